@@ -1,4 +1,5 @@
-"""What pyproject.toml calls dynamic (requirements, extras, scripts), read from settings.ini."""
+"""What pyproject.toml calls dynamic (requirements, extras, scripts, readme); the first three are in settings.ini."""
+import re
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -10,7 +11,19 @@ cfg.read(root/'settings.ini', encoding='utf-8')
 cfg = cfg['DEFAULT']
 name = cfg['lib_name']
 
+
+def readme():
+    "README.md for package indexes, where relative links lead nowhere: they become the repository's."
+    text = (root/'README.md').read_text(encoding='utf-8')
+    project = (root/'pyproject.toml').read_text(encoding='utf-8')
+    repo = re.search(r'^Repository = "(.+?)/?"', project, flags=re.M)[1]
+    text = re.sub(r'(!\[[^\]]*\]\()(?![a-z]+:|#)', rf'\1{repo}/raw/main/', text)
+    return re.sub(r'(?<!!)(\[[^\]]*\]\()(?![a-z]+:|#)', rf'\1{repo}/blob/main/', text)
+
+
 setup(
+    long_description=readme(),
+    long_description_content_type='text/markdown',
     install_requires=cfg['requirements'].split(),
     extras_require={'dev': cfg['dev_requirements'].split()},
     entry_points={'console_scripts': cfg['console_scripts'].split(),
