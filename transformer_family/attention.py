@@ -7,7 +7,7 @@ Docs: https://transformer-family.github.io/transformer_family/attention.html.md"
 # %% auto #0
 __all__ = ['full', 'causal', 'window', 'key_padding', 'grid', 'span_mask', 'shift_span', 'plot_span', 'dense_mask',
            'attention_weights', 'attention', 'KV', 'extend', 'split_heads', 'merge_heads', 'MultiHeadAttention',
-           'flex_attend', 'plot_attention']
+           'in_pieces', 'flex_attend', 'plot_attention']
 
 # %% ../nbs/01_attention.ipynb #29c710dc
 import math
@@ -22,10 +22,10 @@ from torch.nn.attention.flex_attention import and_masks, or_masks
 
 from .core import check_rate, check_sizes, new_ax
 
-# %% ../nbs/01_attention.ipynb #bf472ad2
+# %% ../nbs/01_attention.ipynb #71989b88
 def full(b, h, q_idx, kv_idx):
     "Everybody may attend to everybody."
-    return (q_idx >= 0) & (kv_idx >= 0)
+    return kv_idx >= 0
 
 def causal(b, h, q_idx, kv_idx):
     "To oneself and the past: S_i = {j : j ≤ i}."
@@ -58,7 +58,7 @@ def grid(b:int, h:int, t:int, s:int, device=None)->tuple:
     idxs[2] += s - t
     return [x.view([-1 if i==d else 1 for i in range(4)]) for d,x in enumerate(idxs)]
 
-# %% ../nbs/01_attention.ipynb #e894ee5f
+# %% ../nbs/01_attention.ipynb #2efdf1de
 def span_mask(
     span, # predicate on (b, h, q_idx, kv_idx)
     t:int, # queries: the last t positions
@@ -69,8 +69,7 @@ def span_mask(
 )->Tensor: # bool [b,h,t,s]; sizes the span does not look at stay 1
     "The dense mask of a span; True where a query may attend."
     s = t if s is None else s
-    if not 0 < t <= s:
-        raise ValueError(f"queries are the last t of s positions, so 0 < t ≤ s; got t={t}, s={s}")
+    check_sizes(t=t, s=s, n_heads=n_heads, batch=batch)
     b,h,i,j = grid(batch, n_heads, t, s, device)
     return span(b, h, i, j)
 
@@ -83,7 +82,7 @@ def shift_span(
     def _shifted(b, h, q_idx, kv_idx): return span(b, h, q_idx + dropped, kv_idx + dropped)
     return _shifted
 
-# %% ../nbs/01_attention.ipynb #3040bfc8
+# %% ../nbs/01_attention.ipynb #97d67b22
 def plot_span(
     span, # predicate, or a bool tensor [t,s]
     t:int=16, # queries
@@ -95,7 +94,7 @@ def plot_span(
     "Draw whom each query may attend to."
     ax = new_ax(ax, (2.4,2.4))
     m = span if isinstance(span, Tensor) else span_mask(span, t, s, n_heads=head+1)
-    m = m.cpu() if m.ndim == 2 else m[0, min(head, m.size(1)-1)].cpu()
+    m = m.cpu() if m.ndim == 2 else m[0, min(head, m.size(1)-1)].cpu().expand(t, -1)
     ax.imshow(m, vmin=0, vmax=1.4)
     ax.set(title=title, xlabel='key j', ylabel='query i', xticks=[], yticks=[])
     ax.spines[:].set_visible(True)
@@ -232,6 +231,20 @@ def forward(self:MultiHeadAttention,
     q = split_heads(self.W_q(x), self.n_heads)                               # [b,h,t,k]
     y = self.attend(q, past.k, past.v, span, bias, dropout_p=self.dropout*self.training)
     return self.W_o(merge_heads(y)), past                                    # [b,t,d]
+
+# %% ../nbs/01_attention.ipynb #bd058bf3
+def in_pieces(
+    layer, # called as `layer(x, past, **kwargs)`
+    x:Tensor, # [b,t,d]
+    sizes, # of the pieces, as for torch.split
+    **kwargs
+)->Tensor: # [b,t,d]
+    "The outputs of a layer fed `x` in pieces, its past handed on."
+    past,ys = None,[]
+    for piece in x.split(sizes, 1):
+        y,past = layer(piece, past, **kwargs)
+        ys.append(y)
+    return torch.cat(ys, 1)                                                  # [b,t,d]
 
 # %% ../nbs/01_attention.ipynb #08a2bd4b
 def flex_attend(q, k, v, span=None, bias=None, scale=None, dropout_p=0.):
