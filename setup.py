@@ -1,4 +1,4 @@
-"""What pyproject.toml calls dynamic (requirements, extras, scripts, readme); the first three are in settings.ini."""
+"""What pyproject.toml calls dynamic: settings.ini has the requirements, extras and scripts, README.md the rest."""
 import re
 from configparser import ConfigParser
 from pathlib import Path

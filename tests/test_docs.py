@@ -1,0 +1,307 @@
+"""The site's pages, checked without Quarto: nbdev processes the notebooks, pandoc reads what it made."""
+import json
+import re
+import subprocess
+from functools import cached_property
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import pypandoc
+import pytest
+import yaml
+from nbdev.config import get_config, nbpath2html
+
+from tests.util import ROOT, notebooks, python
+
+CODE = re.compile(r'(^(?:`{3,}|~{3,}).*?^(?:`{3,}|~{3,})[ \t]*$|`+[^`\n]+`+)', re.MULTILINE | re.DOTALL)
+REF = re.compile(r'\[-?@((?:eq|fig|tbl|sec|lst)-[\w-]*\w)\]|(?<![\w.])-?@((?:eq|fig|tbl|sec|lst)-[\w-]*\w)')
+LABELLED = re.compile(r'\$\$((?:(?!\$\$).)+)\$\$[ \t]*\{#(eq-[\w-]+)\}', re.DOTALL)
+MACHINE = re.compile(r'(?<![\w.])/(?:home|root|Users|work|mnt|opt|private|var/folders|tmp)/[\w.-]+'
+                     r'|/usr/(?:lib|local)/|[A-Z]:\\\\?Users\\|site-packages|dist-packages')
+WIDTH = 90
+
+
+def joined(s):
+    return s if isinstance(s, str) else ''.join(s)
+
+
+def read(path):
+    return json.loads(path.read_text(encoding='utf-8'))['cells']
+
+
+def options(cell):
+    "The `#|` options that a processed cell keeps for Quarto."
+    lines = re.findall(r'^#\| ?(.*:.*)$', joined(cell['source']), re.MULTILINE)
+    return yaml.safe_load('\n'.join(lines)) or {}
+
+
+def pictures(cell):
+    "The image outputs of a cell."
+    return [o for o in cell.get('outputs', []) if any(m.startswith('image/') for m in o.get('data', {}))]
+
+
+def outside_code(text, f):
+    "Apply `f` to the parts of markdown that are not code."
+    parts = CODE.split(text)
+    parts[::2] = map(f, parts[::2])
+    return ''.join(parts)
+
+
+def for_pandoc(text):
+    "What Quarto adds to pandoc's markdown, in pandoc's own: labels of equations, references to labels."
+    text = outside_code(text, lambda s: LABELLED.sub(r'[$$\1$$]{#\2}', s))
+    return outside_code(text, lambda s: REF.sub(lambda m: '[{0}](#{0})'.format(m[1] or m[2]), s))
+
+
+def picture(opts, n=0):
+    "A cell's figure as markdown."
+    label, alt = opts.get('label'), opts.get('fig-alt')
+    attrs = (f' #{label}' if label and not n else '') + (f' fig-alt="{quote(alt)}"' if alt else '')
+    return f'![{opts.get("fig-cap") or ""}](output.png){{{attrs} .output}}'
+
+
+def quote(s):
+    return str(s).replace('"', "'")
+
+
+def cell_markdown(cell):
+    "A processed cell as the page shows it."
+    src = joined(cell['source'])
+    if cell['cell_type'] == 'markdown':
+        return src
+    if cell['cell_type'] == 'raw':
+        return ''
+    opts = options(cell)
+    parts = []
+    if opts.get('echo') is not False and opts.get('include') is not False:
+        parts = ['````python\n' + re.sub(r'^#\|.*\n?', '', src, flags=re.MULTILINE) + '\n````']
+    for o in cell.get('outputs', []):
+        data = o.get('data', {})
+        if any(m.startswith('image/') for m in data):
+            parts.append(picture(opts))
+        elif 'text/markdown' in data:
+            parts.append(joined(data['text/markdown']))
+    return '\n\n'.join(parts)
+
+
+class Tags(HTMLParser):
+    "Identifiers, links, pictures of a page, and whether a picture stands in a figure with a caption."
+    def __init__(self, html):
+        super().__init__()
+        self.ids, self.hrefs, self.images, self.figures = [], [], [], []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        a = dict(attrs)
+        if 'id' in a:
+            self.ids.append(a['id'])
+        if tag == 'a' and 'href' in a:
+            self.hrefs.append(a['href'])
+        if tag == 'figure':
+            self.figures.append('')
+        if tag == 'img':
+            self.images.append(a)
+
+    handle_startendtag = handle_starttag
+
+
+class Page:
+    "One processed notebook."
+    def __init__(self, name, cells):
+        self.name, self.cells = name, cells
+        self.markdown = for_pandoc('\n\n'.join(cell_markdown(c) for c in self.cells))
+
+    @cached_property
+    def pandoc(self):
+        "Exit status, warnings and HTML; the equations become MathML or pandoc says why not."
+        args = [pypandoc.get_pandoc_path(), '-f', 'markdown', '-t', 'html', '--mathml', '--fail-if-warnings']
+        res = subprocess.run(args, input=self.markdown.encode(), capture_output=True, check=False, timeout=120)
+        return res.returncode, res.stderr.decode(), res.stdout.decode()
+
+    @cached_property
+    def tags(self):
+        return Tags(self.pandoc[2])
+
+
+@pytest.fixture(scope='session')
+def pages(shared_tree):
+    "The processed pages by the name of their notebook."
+    out = python('from nbdev.serve import proc_nbs; proc_nbs(n_workers=0)', shared_tree)
+    made = {p.name: Page(p.name, read(p)) for p in sorted((shared_tree/'_proc').glob('*.ipynb'))}
+    assert set(made) == {p.name for p in notebooks(shared_tree)}, out
+    return made
+
+
+names = pytest.mark.parametrize('name', [pytest.param(p.name, id=p.stem) for p in notebooks()])
+
+
+@names
+def test_page_converts(pages, name):
+    faults = conversion_faults(pages[name])
+    assert not faults, '\n'.join(faults)
+
+
+def conversion_faults(page):
+    "What pandoc complains of, the labels it lost, and what it left as text."
+    status, warnings, html = page.pandoc
+    if status:
+        return [warnings]
+    labels = {m[2] for c in page.cells if c['cell_type'] == 'markdown'
+              for m in LABELLED.finditer(CODE.sub('', joined(c['source'])))}
+    html = re.sub(r'<(code|annotation).*?</\1>', '', html, flags=re.DOTALL)
+    stray = re.findall(r'\{#(?:eq|fig|tbl|sec)-[^}]*\}|\$\$', html)
+    return [f'lost: {x}' for x in sorted(labels - set(page.tags.ids))] + [f'left as text: {x}' for x in stray]
+
+
+@names
+def test_options_are_yaml(pages, name):
+    "A caption with a colon or a leading sign must be quoted, or Quarto cannot read it."
+    for c in pages[name].cells:
+        if c['cell_type'] == 'code':
+            opts = options(c)
+            for k in ('label', 'fig-cap', 'fig-alt'):
+                assert isinstance(opts.get(k, ''), str), f'{k} must be text: {opts[k]!r}'
+
+
+@names
+def test_labels_are_unique(pages, name):
+    ids = [i for i in pages[name].tags.ids if re.match(r'(eq|fig|tbl|sec|lst)-', i)]
+    assert not {i for i in ids if ids.count(i) > 1}
+
+
+@names
+def test_links_resolve(pages, name):
+    broken = [h for h in pages[name].tags.hrefs if not resolves(h, pages[name], pages)]
+    assert not broken, f'{name} refers to what is not there: {broken}'
+
+
+def resolves(href, page, pages):
+    "Does a link of `page` lead somewhere? Other people's sites are believed."
+    site, href = get_config(ROOT).doc_url, unquote(href)
+    if href.startswith(site):
+        href = href[len(site):] or 'index.html'
+    if re.match(r'[a-z][a-z0-9+.-]*:|//', href):
+        return True
+    path, _, anchor = href.partition('#')
+    by_html = {str(nbpath2html(Path(name))): p for name, p in pages.items()}
+    target = page if not path else pages.get(path) or by_html.get(path)
+    if target is None:
+        return not path.startswith('..') and (ROOT/'nbs'/path).is_file()
+    return not anchor or anchor in target.tags.ids
+
+
+@names
+def test_figures_say_what_they_show(pages, name):
+    faults = figure_faults(pages[name])
+    assert not faults, '\n'.join(faults)
+
+
+def figure_faults(page):
+    "Pictures of cells without label, caption or alt text, and those of markdown without caption or alt text."
+    faults = [f'no alt text: {img.get("src")}' for img in page.tags.images
+              if not (img.get('data-fig-alt') or img.get('alt'))]
+    for c in page.cells:
+        src = joined(c['source'])
+        if c['cell_type'] == 'code' and pictures(c):
+            opts = options(c)
+            lacks = [k for k in ('label', 'fig-cap', 'fig-alt') if not str(opts.get(k) or '').strip()]
+            if lacks or not opts['label'].startswith('fig-'):
+                faults.append(f'cell {c.get("id")} shows a picture without {lacks or "a label fig-…"}:\n{src}')
+        if c['cell_type'] == 'markdown':
+            for m in re.finditer(r'!\[([^\]]*)\]\([^)]+\)(\{[^}]*\})?', CODE.sub('', src)):
+                if not (m[1].strip() and 'fig-alt=' in (m[2] or '')):
+                    faults.append(f'picture without caption or fig-alt: {m[0]}')
+    return faults
+
+
+def test_every_chapter_is_in_the_sidebar():
+    def entries(contents):
+        for e in contents:
+            if isinstance(e, dict):
+                yield from entries(e['contents'])
+            else:
+                yield e
+    sidebar = yaml.safe_load((ROOT/'_quarto.yml').read_text(encoding='utf-8'))['website']['sidebar']
+    listed = list(entries(sidebar['contents']))
+    assert len(listed) == len(set(listed))
+    assert set(listed) == {p.name for p in notebooks()}
+
+
+def test_every_chapter_is_in_the_index():
+    text = '\n'.join(joined(c['source']) for c in read(ROOT/'nbs'/'index.ipynb'))
+    missing = [p.name for p in notebooks() if p.name != 'index.ipynb' and f']({p.name})' not in text]
+    assert not missing, f'nbs/index.ipynb has no link to {missing}'
+
+
+# What is stored in the notebooks
+
+@names
+def test_lines_fit_the_page(name):
+    long = [line for c in read(ROOT/'nbs'/name) if c['cell_type'] == 'code'
+            for line in joined(c['source']).splitlines()
+            if len(line) > WIDTH and not line.startswith('#|')]
+    assert not long, f'lines over {WIDTH} characters:\n' + '\n'.join(long)
+
+
+@names
+def test_no_errors_are_stored(name):
+    for c in read(ROOT/'nbs'/name):
+        for o in c.get('outputs', []):
+            assert o['output_type'] != 'error', f'cell {c.get("id")} stores an error: {o.get("ename")}'
+
+
+@names
+def test_no_paths_of_machines_are_stored(name):
+    for c in read(ROOT/'nbs'/name):
+        for o in c.get('outputs', []):
+            shown = joined(o.get('text', '')) + ''.join(joined(v) for k, v in o.get('data', {}).items()
+                                                        if k.startswith('text/') or k == 'image/svg+xml')
+            found = MACHINE.search(shown) or (str(ROOT) in shown and [str(ROOT)])
+            assert not found, f'cell {c.get("id")} shows a path of the machine it ran on: {found[0]}'
+
+
+@names
+def test_outputs_are_stored(name):
+    "The site shows what is stored: a figure that was never run would be missing."
+    for c in read(ROOT/'nbs'/name):
+        src = joined(c['source'])
+        if c['cell_type'] == 'code' and re.search(r'^#\|\s*label:\s*fig-', src, re.MULTILINE) \
+                and not re.search(r'^#\|\s*cuda\b', src, re.MULTILINE):
+            assert pictures(c), f'cell {c.get("id")} has no stored figure: nbdev-test --path nbs/{name} --save\n{src}'
+
+
+# The checks themselves
+
+def md(src):
+    return {'cell_type': 'markdown', 'source': src}
+
+
+PNG = [{'output_type': 'display_data', 'data': {'image/png': ''}, 'metadata': {}}]
+GOOD = ('# A section\n\n$$\nx^2\n$$ {#eq-x}\n\nBy @eq-x and [@eq-x; below](#a-section), not `@eq-none`.\n\n'
+        '![A caption](a.png){#fig-a fig-alt="What it shows"} See @fig-a.')
+
+
+def test_checks_accept_a_good_page():
+    page = Page('a.ipynb', [md(GOOD)])
+    assert not conversion_faults(page) and not figure_faults(page)
+    assert {'eq-x', 'fig-a', 'a-section'} <= set(page.tags.ids)
+    assert page.tags.hrefs.count('#eq-x') == 1 and '#fig-a' in page.tags.hrefs
+    assert all(resolves(h, page, {'a.ipynb': page}) for h in page.tags.hrefs)
+
+
+@pytest.mark.parametrize('src', ['$\\nosuchcommand{x}$', '$$\n\\frac{a\n$$ {#eq-b}', '::: {.note}\nnever closed'])
+def test_checks_refuse_what_does_not_convert(src):
+    assert conversion_faults(Page('a.ipynb', [md(src)]))
+
+
+@pytest.mark.parametrize('src', ['As @eq-none says', '[x](#nowhere)', '[x](02_nothing.ipynb)', '[x](images/no.png)',
+                                 '[x](../README.md)'])
+def test_checks_find_broken_links(src):
+    page = Page('a.ipynb', [md(src)])
+    assert [h for h in page.tags.hrefs if not resolves(h, page, {'a.ipynb': page})]
+
+
+@pytest.mark.parametrize('src', ['plot()', '#| label: fig-a\nplot()', '#| label: fig-a\n#| fig-cap: A\nplot()'])
+def test_checks_find_figures_without_words(src):
+    assert figure_faults(Page('a.ipynb', [{'cell_type': 'code', 'source': src, 'outputs': PNG}]))
