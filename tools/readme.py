@@ -44,7 +44,8 @@ def output_markdown(out, name, alt, images):
             return f'![{alt}]({name}.{ext})'
     if 'text/markdown' in data:
         return joined(data['text/markdown'])
-    return fenced(joined(data.get('text/plain', '')), 'text')
+    plain = joined(data.get('text/plain', ''))
+    return '' if plain.startswith('<IPython.') else fenced(plain, 'text')     # what only a browser shows
 
 
 def fenced(text, lang):
