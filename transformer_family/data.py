@@ -44,6 +44,22 @@ def from_bytes(
     if tokens.ndim != 1: raise ValueError(f"one sequence [n] makes a text, got shape {list(tokens.shape)}")
     return bytes(tokens.tolist()).decode('utf-8', errors='replace')
 
+# %% ../nbs/04_data.ipynb #a5c73c15
+def _check_tokens(tokens, least=2):
+    "Refuse what is not one sequence of at least `least` integers."
+    if not isinstance(tokens, Tensor) or tokens.is_floating_point() or tokens.dtype == torch.bool:
+        got = tokens.dtype if isinstance(tokens, Tensor) else type(tokens).__name__
+        raise ValueError(f"tokens must be a tensor of integers, got {got}: see `to_bytes`")
+    if tokens.ndim != 1 or len(tokens) < least:
+        raise ValueError(f"tokens must be one sequence [n] of at least {least}, "
+                         f"got shape {list(tokens.shape)}")
+
+def _raw(tokens):
+    "The tokens as bytes-like memory, without a copy when they are bytes already."
+    if tokens.dtype != torch.uint8 and len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < 256:
+        raise ValueError(f"bytes lie in 0…255, got values from {int(tokens.min())} to {int(tokens.max())}")
+    return memoryview(tokens.to('cpu', torch.uint8).contiguous().numpy())
+
 # %% ../nbs/04_data.ipynb #cfefd39f
 def unigram_entropy(
     tokens:Tensor # [n], integers
@@ -54,16 +70,6 @@ def unigram_entropy(
     p = p[p > 0] / tokens.numel()
     return abs(float(-(p * p.log2()).sum()))    # not -0 for a single symbol
 
-# %% ../nbs/04_data.ipynb #4503263c
-def _check_tokens(tokens, least=2):
-    "Refuse what is not one sequence of at least `least` integers."
-    if not isinstance(tokens, Tensor) or tokens.is_floating_point() or tokens.dtype == torch.bool:
-        got = tokens.dtype if isinstance(tokens, Tensor) else type(tokens).__name__
-        raise ValueError(f"tokens must be a tensor of integers, got {got}: see `to_bytes`")
-    if tokens.ndim != 1 or len(tokens) < least:
-        raise ValueError(f"tokens must be one sequence [n] of at least {least}, "
-                         f"got shape {list(tokens.shape)}")
-
 # %% ../nbs/04_data.ipynb #4d6dc067
 def bz2_bits(
     tokens:Tensor # [n], bytes
@@ -71,13 +77,6 @@ def bz2_bits(
     "Bits per byte that bz2 needs for these very bytes, knowing nothing before."
     _check_tokens(tokens, 1)
     return 8 * len(bz2.compress(_raw(tokens), 9)) / len(tokens)
-
-# %% ../nbs/04_data.ipynb #fc824584
-def _raw(tokens):
-    "The tokens as bytes-like memory, without a copy when they are bytes already."
-    if tokens.dtype != torch.uint8 and len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < 256:
-        raise ValueError(f"bytes lie in 0…255, got values from {int(tokens.min())} to {int(tokens.max())}")
-    return memoryview(tokens.to('cpu', torch.uint8).contiguous().numpy())
 
 # %% ../nbs/04_data.ipynb #dda087f9
 def cache_dir()->Path:
@@ -102,7 +101,7 @@ def _trusted(path, checksum):
     path.unlink()
     return False
 
-# %% ../nbs/04_data.ipynb #8d3e5b1a
+# %% ../nbs/04_data.ipynb #da3f06fd
 def _size(path): return path.stat().st_size if path.exists() else 0
 
 def _stream(url, part, timeout):
@@ -114,7 +113,7 @@ def _stream(url, part, timeout):
         length = int(r.headers.get('Content-Length') or 0)
         if length > 10**7: print(f'downloading {url} ({length/1e6:.0f} MB)', file=sys.stderr)
         with open(part, 'ab' if resumed else 'wb') as f:
-            while block := r.read(1 << 20): f.write(block)
+            while block := r.read1(1 << 20): f.write(block)     # what is there, without waiting
     if _size(part) < length + have*resumed: raise ConnectionError('the connection ended early')
 
 # %% ../nbs/04_data.ipynb #598636ce
@@ -178,14 +177,13 @@ def download(
         os.replace(part, path)
     return path
 
-# %% ../nbs/04_data.ipynb #c11ad76d
+# %% ../nbs/04_data.ipynb #fb6fed6e
 class Corpus(NamedTuple):
     "A text in three parts."
     train:Tensor # [n] uint8
     valid:Tensor
     test:Tensor
 
-# %% ../nbs/04_data.ipynb #e10ad2ba
 def _cut(tokens, sizes=None):
     "Cut a text into train, valid and test: by `sizes`, or 90, 5 and 5 percent."
     n = len(tokens)
@@ -298,6 +296,13 @@ def fingerprint(
         else: h.update(memoryview(o.cpu().contiguous().numpy()).cast('B'))
     return h.hexdigest()
 
+# %% ../nbs/04_data.ipynb #1411bd16
+def _check_enough(n, streams, seq_len):
+    "Refuse a text that is shorter than a batch."
+    if n < (need := streams*(seq_len+1)):
+        raise ValueError(f"{n:,} bytes are too few for a batch: {streams} streams of {seq_len}+1 need "
+                         f"{need:,}; use a smaller batch size or sequence length, or a longer text")
+
 # %% ../nbs/04_data.ipynb #bd336fa8
 class Streams:
     "A text as `bs` streams; `streams[i]` is batch `i` since the start, [bs,seq_len+1]."
@@ -326,14 +331,10 @@ class Streams:
         a = (self.offset(p) if self.starts > 1 else 0) + j*self.seq_len
         return self.rows[:, a:a+self.seq_len+1]
 
-# %% ../nbs/04_data.ipynb #1411bd16
-def _check_enough(n, streams, seq_len):
-    "Refuse a text that is shorter than a batch."
-    if n < (need := streams*(seq_len+1)):
-        raise ValueError(f"{n:,} bytes are too few for a batch: {streams} streams of {seq_len}+1 need "
-                         f"{need:,}; use a smaller batch size or sequence length, or a longer text")
+# %% ../nbs/04_data.ipynb #187f712c
+_UNUSED = {'num_workers', 'drop_last', 'indexed', 'pin_memory', 'timeout', 'persistent_workers',
+           'pin_memory_device'}     # fastai's, without a meaning here
 
-# %% ../nbs/04_data.ipynb #441ac066
 class _Position:
     "Where a loader stands in its `streams`."
     per_pass = property(lambda self: self.streams.per_pass, doc="Batches in one pass.")
@@ -352,10 +353,6 @@ class _Position:
         if self.n is not None: return range(pos, pos + self.n)
         if not resumed: pos = -(-pos//k) * k            # an epoch broken off is not continued
         return range(pos, (pos//k + 1) * k)
-
-# %% ../nbs/04_data.ipynb #34fae4d4
-_UNUSED = {'num_workers', 'drop_last', 'indexed', 'pin_memory', 'timeout', 'persistent_workers',
-           'pin_memory_device'}     # fastai's, without a meaning here
 
 # %% ../nbs/04_data.ipynb #9b2e99c1
 class LMLoader(_Position, DataLoader):

@@ -1,0 +1,1 @@
+"Figures that the documentation quotes, measured by `python -m benchmarks.run`."
