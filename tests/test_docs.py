@@ -284,7 +284,7 @@ def test_outputs_are_stored(name):
         src = joined(c['source'])
         if c['cell_type'] == 'code' and re.search(r'^#\|\s*label:\s*fig-', src, re.MULTILINE) \
                 and not re.search(r'^#\|\s*cuda\b', src, re.MULTILINE):
-            assert pictures(c), f'cell {c.get("id")} has no stored figure: nbdev-test --path nbs/{name} --save\n{src}'
+            assert pictures(c), f'cell {c.get("id")} has no stored figure: nbdev-test nbs/{name} --save\n{src}'
 
 
 # The checks themselves
