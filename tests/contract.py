@@ -1,0 +1,210 @@
+"""The contract of the language models, one function for each promise in `zoo.contract`.
+
+Each takes the name of a model and builds small ones as it needs them. Comparisons are in float64, since batched and
+single rows round differently."""
+from copy import deepcopy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from transformer_family import zoo
+from transformer_family.core import Output, tree_map
+from transformer_family.generation import generate
+from transformer_family.training import load, save
+
+VOCAB, LEN, BATCH = 50, 24, 3
+SMALL = dict(vocab_size=VOCAB, d_model=32, n_layers=2, n_heads=4, max_len=LEN)
+OWN = {}    # model -> further arguments that make it small
+
+
+def small(name, seed=0, **overrides):
+    "A small model in float64 and evaluation mode, the same for the same seed."
+    torch.manual_seed(seed)
+    takes = set(zoo._arguments(zoo.models[name]))
+    args = {k: v for k, v in SMALL.items() if k in takes}
+    return zoo.build(name, **{**args, **OWN.get(name, {}), **overrides}).double().eval()
+
+
+def some_tokens(b=BATCH, t=LEN, seed=1):
+    return torch.randint(VOCAB, (b, t), generator=torch.Generator().manual_seed(seed))
+
+
+def close(a, b, tol=1e-9):
+    torch.testing.assert_close(a, b, rtol=tol, atol=tol)
+
+
+def total_loss(model, x, y):
+    "As in training: cross-entropy and the weighted auxiliary losses."
+    out = model(x, None, y)
+    return F.cross_entropy(out.logits.flatten(0, 1), y.flatten()) + \
+        sum(model.loss_weights.get(n, 0.)*loss for n, loss in out.losses.items())
+
+
+def batch():
+    tokens = some_tokens(t=LEN + 1)
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+def causality(name):
+    model, tokens = small(name), some_tokens()
+    base = model(tokens).logits
+    for i in range(LEN):
+        changed = tokens.clone()
+        changed[:, i] = (changed[:, i] + 1) % VOCAB
+        out = model(changed).logits
+        close(out[:, :i], base[:, :i], 1e-12)
+        assert (out[:, i] != base[:, i]).any(-1).all(), f'token {i} does not reach its own output'
+
+
+def in_pieces(model, tokens, sizes):
+    past, logits = None, []
+    for piece in tokens.split(sizes, 1):
+        out = model(piece, past)
+        past = out.past
+        logits.append(out.logits)
+    return torch.cat(logits, 1), past
+
+
+def pieces(name):
+    model, tokens = small(name), some_tokens()
+    whole = model(tokens).logits
+    for sizes in ([1]*LEN, [7, 1, 9, 7], [LEN - 1, 1], [1, LEN - 1], [8]*3):
+        close(in_pieces(model, tokens, sizes)[0], whole)
+
+
+def generation(name):
+    model, prompt = small(name), some_tokens(t=5)
+    for kw in (dict(temperature=0), dict(top_k=20, top_p=.9)):
+        def draw(cache):
+            return generate(model, prompt, LEN - 5, cache=cache, generator=torch.Generator().manual_seed(0), **kw)
+        out = draw(True)
+        assert out.shape == (BATCH, LEN) and (out[:, :5] == prompt).all()
+        assert (out == draw(False)).all()
+
+
+def reordering(name):
+    model, tokens, rows = small(name), some_tokens(), torch.tensor([2, 0, 0, 1])
+    past = model(tokens[:, :9]).past
+    assert past is not None, 'nothing is left behind to continue from'
+    sizes = []
+    tree_map(lambda x: sizes.append(x.size(0)), past)
+    assert set(sizes) == {BATCH}, 'the tensors of a past are batch-first'
+    picked = tree_map(lambda x: x[rows], past)
+    close(model(tokens[rows, 9:], picked).logits, model(tokens[rows]).logits[:, 9:])
+    close(model(tokens[:, 9:], past).logits, model(tokens).logits[:, 9:])       # a past is not used up
+
+
+def batch_rows(name):
+    model, tokens = small(name), some_tokens()
+    whole = model(tokens).logits
+    for i in range(BATCH):
+        close(model(tokens[i:i+1]).logits[0], whole[i])
+
+
+def lengths(name):
+    model, tokens = small(name), some_tokens()
+    whole = model(tokens).logits
+    for t in range(1, LEN + 1):
+        out = model(tokens[:, :t]).logits
+        assert out.shape == (BATCH, t, VOCAB) and out.isfinite().all()
+        close(out, whole[:, :t])
+
+
+def stateless(name):
+    model, tokens = small(name), some_tokens()
+    before = deepcopy(model.state_dict())
+    first = model(tokens)
+    model(some_tokens(5, 7, seed=2))
+    again = model(tokens)
+    assert isinstance(first, Output)
+    assert torch.equal(first.logits, again.logits)
+    for n, t in model.state_dict().items():
+        assert torch.equal(t, before[n]), n
+
+
+def learning(name):
+    model, (x, y) = small(name).train(), batch()
+    torch.manual_seed(3)
+    before = total_loss(model, x, y)
+    before.backward()
+    size = sum(p.grad.square().sum() for p in model.parameters()).sqrt()
+    with torch.no_grad():
+        for p in model.parameters():
+            p -= .01*p.grad/size
+        torch.manual_seed(3)
+        assert total_loss(model, x, y) < before
+
+
+def gradients(name):
+    model = small(name).train()
+    total_loss(model, *batch()).backward()
+    for n, p in model.named_parameters():
+        assert p.grad is not None and p.grad.isfinite().all() and p.grad.abs().sum() > 0, n
+
+
+def losses(name):
+    model, (x, y) = small(name).train(), batch()
+    out = model(x, None, y)
+    for n, loss in out.losses.items():
+        assert loss.ndim == 0 and loss.isfinite() and n in model.loss_weights, n
+    assert (out.past is not None) == model.carries_past
+    assert model.eval()(x, None, y).logits.shape == (BATCH, LEN, VOCAB)
+
+
+def saving(name, tmp_path):
+    model, tokens = small(name).float(), some_tokens()
+    back = load(save(model, tmp_path/'saved'))
+    assert type(back) is type(model) and back.config == model.config and not back.training
+    assert torch.equal(back(tokens).logits, model(tokens).logits)
+
+
+def copies(name):
+    model, tokens = small(name), some_tokens()
+    want, twin, other = model(tokens).logits, deepcopy(model), small(name, seed=5)
+    assert not torch.equal(other(tokens).logits, want)
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(twin(tokens).logits, want) and torch.equal(other(tokens).logits, want)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.zero_()
+    assert torch.equal(twin(tokens).logits, want), 'the copy shares parameters with its model'
+
+
+def compiling(name):
+    model, tokens = small(name), some_tokens()
+    whole = torch.compile(model, backend='eager', fullgraph=True)
+    close(whole(tokens).logits, model(tokens).logits)
+    if 'generation' not in zoo.exempt(name):
+        compiled = torch.compile(model, backend='eager')
+        assert torch.equal(generate(compiled, tokens[:, :5], 3, 0), generate(model, tokens[:, :5], 3, 0))
+
+
+def precision(name):
+    out = small(name)(some_tokens())
+    assert out.logits.dtype == torch.float64
+
+    def check(x):
+        assert not x.is_floating_point() or x.dtype == torch.float64
+    tree_map(check, (out.past, out.losses))
+
+
+def refusals(name):
+    model, tokens = small(name), some_tokens()
+    bad = {'tokens must be integers': tokens.float(), 'must lie in': tokens + VOCAB,
+           'got values from -': tokens - VOCAB,
+           r'must be \[batch, length\]': tokens[0], r'got shape \[3, 0\]': tokens[:, :0],
+           r'got shape \[0, 24\]': tokens[:0]}
+    if getattr(model, 'max_len', None):
+        bad['max_len=24'] = torch.cat([tokens, tokens[:, :1]], 1)
+    for message, x in bad.items():
+        with pytest.raises(ValueError, match=message):
+            model(x)
+    with pytest.raises(ValueError, match='n_heads'):
+        small(name, n_heads=0)
+    assert model(tokens).logits.isfinite().all()        # nothing was lost by it
+
+
+CHECKS = dict(causality=causality, pieces=pieces, generation=generation, reordering=reordering, batch=batch_rows,
+              lengths=lengths, stateless=stateless, learning=learning, gradients=gradients, losses=losses,
+              saving=saving, copies=copies, compiling=compiling, precision=precision, refusals=refusals)
