@@ -3,7 +3,7 @@ import ast
 import json
 import os
 import re
-import subprocess
+import shutil
 import sys
 import zipfile
 from configparser import ConfigParser
@@ -194,9 +194,11 @@ def test_readme_names_both_commands():
 def test_first_command_in_a_fresh_environment(wheel, tmp_path):
     env, work = tmp_path/'env', tmp_path/'work'
     work.mkdir()
-    command([sys.executable, '-m', 'venv', env], tmp_path)
-    command([env/'bin'/'python', '-m', 'pip', 'install', '--quiet', wheel], tmp_path, timeout=1500, PYTHONPATH='')
-    command([*readme_command(), *TINY], work, timeout=300, **clean_env(env))
-    run, = (work/'runs').iterdir()
-    check_run(run)
-    subprocess.run(['rm', '-rf', env], check=True)      # it holds gigabytes
+    try:
+        command([sys.executable, '-m', 'venv', env], tmp_path)
+        command([env/'bin'/'python', '-m', 'pip', 'install', '--quiet', wheel], tmp_path, timeout=1500, PYTHONPATH='')
+        command([*readme_command(), *TINY], work, timeout=300, **clean_env(env))
+        run, = (work/'runs').iterdir()
+        check_run(run)
+    finally:
+        shutil.rmtree(env, ignore_errors=True)      # it holds gigabytes
