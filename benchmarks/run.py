@@ -63,7 +63,8 @@ def main(argv=None):
         write(path, dict(benchmark=name, machine=machine(args.device), figures=figures))
         print(f'{name}-{args.device} ({time.time() - start:.0f} s)', file=sys.stderr)
         for k, v in figures.items():
-            print(f'  {k}: {v:,.4g}' if isinstance(v, float) else f'  {k}: {v}')
+            print(f'  {k}: {v:,.4g}' if isinstance(v, float) else f'  {k}: {v:,}' if isinstance(v, int)
+                  else f'  {k}: {v}')
 
 
 if __name__ == '__main__':

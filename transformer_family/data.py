@@ -8,8 +8,8 @@ Docs: https://transformer-family.github.io/transformer_family/data.html.md"""
 __all__ = ['corpora', 'to_bytes', 'from_bytes', 'unigram_entropy', 'bz2_bits', 'cache_dir', 'DownloadError', 'download', 'Corpus',
            'read_corpus', 'corpus', 'fingerprint', 'Streams', 'LMLoader', 'lm_dls', 'Images', 'Digits', 'digits']
 
-# %% ../nbs/04_data.ipynb #3b6f3a7b
-import bz2, hashlib, os, random, sys, sysconfig, warnings, zipfile
+# %% ../nbs/04_data.ipynb #62316e81
+import bz2, hashlib, os, random, shutil, sys, sysconfig, warnings, zipfile
 from contextlib import contextmanager
 from functools import partial
 from http.client import HTTPException
@@ -28,7 +28,26 @@ import torch
 
 from .core import check_sizes
 
-# %% ../nbs/04_data.ipynb #fcb76960
+# %% ../nbs/04_data.ipynb #508a8fe9
+def _check_tokens(tokens, least=2):
+    "Refuse what is not one sequence of at least `least` integers."
+    got = tokens.dtype if isinstance(tokens, Tensor) else type(tokens).__name__
+    integer = not isinstance(got, str) and got != torch.bool and not got.is_floating_point
+    if not integer or got.is_complex:
+        raise ValueError(f"tokens must be a tensor of integers, got {got}: see to_bytes")
+    if tokens.ndim != 1 or len(tokens) < least:
+        raise ValueError(f"tokens must be one sequence [n] of at least {least}, "
+                         f"got shape {list(tokens.shape)}")
+
+def _raw(tokens):
+    "The tokens as bytes-like memory, without a copy when they are bytes already."
+    if tokens.dtype != torch.uint8 and len(tokens):
+        lo,hi = (int(x) for x in tokens.aminmax())
+        if lo < 0 or hi > 255:
+            raise ValueError(f"bytes lie in 0…255, got values from {lo} to {hi}")
+    return memoryview(tokens.to('cpu', torch.uint8).contiguous().numpy())
+
+# %% ../nbs/04_data.ipynb #72586d24
 def to_bytes(
     text # str (as UTF-8) or bytes
 )->Tensor: # [n] uint8
@@ -41,24 +60,9 @@ def from_bytes(
 )->str: # what is not UTF-8 becomes �
     "The text that tokens spell."
     tokens = torch.as_tensor(tokens)
-    if tokens.ndim != 1: raise ValueError(f"one sequence [n] makes a text, got shape {list(tokens.shape)}")
-    return bytes(tokens.tolist()).decode('utf-8', errors='replace')
-
-# %% ../nbs/04_data.ipynb #a5c73c15
-def _check_tokens(tokens, least=2):
-    "Refuse what is not one sequence of at least `least` integers."
-    if not isinstance(tokens, Tensor) or tokens.is_floating_point() or tokens.dtype == torch.bool:
-        got = tokens.dtype if isinstance(tokens, Tensor) else type(tokens).__name__
-        raise ValueError(f"tokens must be a tensor of integers, got {got}: see `to_bytes`")
-    if tokens.ndim != 1 or len(tokens) < least:
-        raise ValueError(f"tokens must be one sequence [n] of at least {least}, "
-                         f"got shape {list(tokens.shape)}")
-
-def _raw(tokens):
-    "The tokens as bytes-like memory, without a copy when they are bytes already."
-    if tokens.dtype != torch.uint8 and len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < 256:
-        raise ValueError(f"bytes lie in 0…255, got values from {int(tokens.min())} to {int(tokens.max())}")
-    return memoryview(tokens.to('cpu', torch.uint8).contiguous().numpy())
+    if tokens.shape == (0,): return ''
+    _check_tokens(tokens, 1)
+    return bytes(_raw(tokens)).decode('utf-8', errors='replace')
 
 # %% ../nbs/04_data.ipynb #cfefd39f
 def unigram_entropy(
@@ -101,20 +105,22 @@ def _trusted(path, checksum):
     path.unlink()
     return False
 
-# %% ../nbs/04_data.ipynb #da3f06fd
+# %% ../nbs/04_data.ipynb #ab628553
 def _size(path): return path.stat().st_size if path.exists() else 0
 
 def _stream(url, part, timeout):
     "Append to `part` what is missing of `url`."
     have = _size(part)
-    headers = {'User-Agent': 'transformer_family', **({'Range': f'bytes={have}-'} if have else {})}
+    headers = {'User-Agent': 'transformer_family'}
+    if have: headers['Range'] = f'bytes={have}-'
     with urlopen(Request(url, headers=headers), timeout=timeout) as r:
         resumed = r.headers.get('Content-Range', '').startswith(f'bytes {have}-')
         length = int(r.headers.get('Content-Length') or 0)
-        if length > 10**7: print(f'downloading {url} ({length/1e6:.0f} MB)', file=sys.stderr)
+        if length > 1e7: print(f'downloading {url} ({length//10**6} MB)', file=sys.stderr)
         with open(part, 'ab' if resumed else 'wb') as f:
-            while block := r.read1(1 << 20): f.write(block)     # what is there, without waiting
-    if _size(part) < length + have*resumed: raise ConnectionError('the connection ended early')
+            while block := r.read1(1 << 20): f.write(block)     # what is there now
+    if _size(part) < length + have*resumed:
+        raise ConnectionError('the connection ended early')
 
 # %% ../nbs/04_data.ipynb #598636ce
 def _fetch(url, part, checksum, timeout, tries):
@@ -150,30 +156,31 @@ def _alone(part):
     finally:
         if part.exists() and not _size(part): part.unlink()
 
-# %% ../nbs/04_data.ipynb #1b627fbf
+# %% ../nbs/04_data.ipynb #b2473733
 class DownloadError(ConnectionError):
     "A file could not be had from the network; the message says where to put it by hand."
 
 def download(
     url:str, # what to fetch
     sha256:str=None, # its checksum; 32 hexadecimal digits are taken as md5
-    fname=None, # name in `cache_dir()`, which may contain folders; None: the url's last part
+    fname=None, # name in `cache_dir()`, folders allowed; None: the url's last part
     md5:str=None, # the other checksum, where only that is known
     timeout:float=30, # seconds of silence before a request counts as failed
     tries:int=3 # requests without progress
 )->Path: # of the file, whole and checked
     "Fetch a file into the cache folder, unless the right one is there."
     checksum = sha256 or md5 or ''
-    if not set(checksum.lower()) <= set('0123456789abcdef') or len(checksum) not in (32,64):
-        raise ValueError(f"a download needs its sha256 or md5 in hexadecimal, got {checksum!r}")
+    if len(checksum) not in (32,64) or set(checksum.lower()) - set('0123456789abcdef'):
+        raise ValueError(f"a download needs its sha256 or md5 (hex), got {checksum!r}")
     path = cache_dir()/(fname or url.rstrip('/').split('/')[-1])
     if _trusted(path, checksum): return path
     part = path.with_name(path.name + '.part')
     with _alone(part):
         if _trusted(path, checksum): return path        # another process was faster
         if why := _fetch(url, part, checksum, timeout, tries):
-            raise DownloadError(f"could not download {url} ({why}): try again later (what has "
-                                f"arrived is kept), or put the file at {path} yourself")
+            raise DownloadError(f"could not download {url} ({why}): try again later "
+                                "(what has arrived is kept), or put the file at "
+                                f"{path} yourself")
         os.replace(part, path)
     return path
 
@@ -192,18 +199,20 @@ def _cut(tokens, sizes=None):
     held = max(2, n//20)
     return Corpus(*tokens.split(list(sizes or (n - 2*held, held, held))))
 
-# %% ../nbs/04_data.ipynb #91e5710a
+# %% ../nbs/04_data.ipynb #39568ffe
 def read_corpus(
     path # of a file
 )->Tensor: # [n] uint8, the whole file
     "All bytes of a file."
     path = Path(path).expanduser()
-    if path.is_dir(): raise ValueError(f"{path} is a folder, and a corpus is one file: join its files first")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder, not a file: join its files into one first")
     if not path.is_file():
-        raise FileNotFoundError(f"no file {path}: give the path of a text, or one of the names "
-                                f"{', '.join(corpora)}")
+        raise FileNotFoundError(f"no file {path}: give the path of a text, or one of the "
+                                f"names {', '.join(corpora)}")
     if (n := path.stat().st_size) < 2:
-        raise ValueError(f"{path} has {n} bytes: at least two are needed to predict one from the other")
+        raise ValueError(f"{path} has {n} bytes: at least two are needed to predict one "
+                         "from the other")
     return torch.from_numpy(np.fromfile(path, dtype=np.uint8))
 
 # %% ../nbs/04_data.ipynb #a96f2dd0
@@ -215,22 +224,23 @@ def _pydoc():
                                 "give the path of a text instead") from e
     return _cut(to_bytes('\n\n'.join(topics[k] for k in sorted(topics))))
 
-# %% ../nbs/04_data.ipynb #3da62c87
+# %% ../nbs/04_data.ipynb #ea452229
 _SKIP = {'test', 'tests', 'idle_test', 'site-packages', 'dist-packages', '__pycache__'}
 
 def _stdlib(root=None, cap=20_000_000):
     "The sources of Python's standard library, at most `cap` bytes of them."
     root,texts,n = Path(root or sysconfig.get_paths()['stdlib']),[],0
-    for p in sorted(root.rglob('*.py'), key=lambda p: p.relative_to(root).parts):
-        if _SKIP & set(p.relative_to(root).parts[:-1]) or p.name.startswith('_sysconfigdata'): continue
-        texts.append(p.read_bytes())
+    for *folders,name in sorted(p.relative_to(root).parts for p in root.rglob('*.py')):
+        if _SKIP & set(folders) or name.startswith('_sysconfigdata'): continue
+        texts.append(root.joinpath(*folders, name).read_bytes())
         n += len(texts[-1]) + 1
         if n > cap: break
-    if not texts: raise FileNotFoundError(f"no sources of the standard library in {root}: "
-                                          "give the path of a text instead")
+    if not texts:
+        raise FileNotFoundError(f"no sources of the standard library in {root}: "
+                                "give the path of a text instead")
     return _cut(to_bytes(b'\n'.join(texts)[:cap]))
 
-# %% ../nbs/04_data.ipynb #16038650
+# %% ../nbs/04_data.ipynb #e92aa2b9
 class _Source(NamedTuple):
     "Where a published corpus comes from."
     url:str
@@ -242,7 +252,8 @@ class _Source(NamedTuple):
 _M = 1_000_000
 _SOURCES = dict(
     tinyshakespeare=_Source(
-        'https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt',
+        'https://raw.githubusercontent.com/karpathy/char-rnn/master/'
+        'data/tinyshakespeare/input.txt',
         '86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed',
         (1_003_854, 55_770, 55_770)),
     enwik8=_Source('https://mattmahoney.net/dc/enwik8.zip',
@@ -252,37 +263,40 @@ _SOURCES = dict(
         'a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232',
         (90*_M, 5*_M, 5*_M), 'text8', '3bea1919949baf155f99411df5fada7e'))
 
-# %% ../nbs/04_data.ipynb #6ec83558
+# %% ../nbs/04_data.ipynb #ee24bcce
 def _unzip(archive, path, member):
     "Extract one member of a zip file to `path`, under a temporary name first."
     part = path.with_name(f'{path.name}.{os.getpid()}.part')
     try:
-        with zipfile.ZipFile(archive) as z, z.open(member) as src, open(part, 'wb') as dst:
-            while block := src.read(1 << 20): dst.write(block)
+        with zipfile.ZipFile(archive) as z, z.open(member) as src:
+            with open(part, 'wb') as dst: shutil.copyfileobj(src, dst, 1 << 20)
         os.replace(part, path)
     finally: part.unlink(missing_ok=True)
 
 def _published(name, source=None):
     "A corpus from the cache folder, downloaded first when it is not there."
     s = source or _SOURCES[name]
-    if s.member is None: path = download(s.url, s.sha256, f'{name}/{s.url.split("/")[-1]}')
+    if s.member is None: path = download(s.url, s.sha256, f'{name}/{Path(s.url).name}')
     else:
         path = cache_dir()/name/s.member
         if not _trusted(path, s.text):
             archive = download(s.url, s.sha256, f'{name}/{name}.zip')
             _unzip(archive, path, s.member)
-            if not _trusted(path, s.text): raise ValueError(f"{archive} does not hold the text of {name}")
+            if not _trusted(path, s.text):
+                raise ValueError(f"{archive} does not hold the text of {name}: remove it")
             archive.unlink(missing_ok=True)
     return _cut(read_corpus(path), s.sizes)
 
-# %% ../nbs/04_data.ipynb #44a49e86
-corpora = dict(pydoc=_pydoc, stdlib=_stdlib, **{k: partial(_published, k) for k in _SOURCES})
+# %% ../nbs/04_data.ipynb #de6e0e79
+corpora = dict(pydoc=_pydoc, stdlib=_stdlib)
+corpora.update({name: partial(_published, name) for name in _SOURCES})
 
 def corpus(
     name_or_path # a name in `corpora`, or the path of any file
 )->Corpus: # train, valid, test
     "A text as bytes, in its fixed split; a file's is 90, 5 and 5 percent."
-    if isinstance(name_or_path, str) and name_or_path in corpora: return corpora[name_or_path]()
+    if isinstance(name_or_path, str) and name_or_path in corpora:
+        return corpora[name_or_path]()
     return _cut(read_corpus(name_or_path))
 
 # %% ../nbs/04_data.ipynb #a7136112
@@ -296,14 +310,15 @@ def fingerprint(
         else: h.update(memoryview(o.cpu().contiguous().numpy()).cast('B'))
     return h.hexdigest()
 
-# %% ../nbs/04_data.ipynb #1411bd16
+# %% ../nbs/04_data.ipynb #f0dc109a
 def _check_enough(n, streams, seq_len):
     "Refuse a text that is shorter than a batch."
     if n < (need := streams*(seq_len+1)):
-        raise ValueError(f"{n:,} bytes are too few for a batch: {streams} streams of {seq_len}+1 need "
-                         f"{need:,}; use a smaller batch size or sequence length, or a longer text")
+        raise ValueError(f"{n:,} bytes are too few for a batch: {streams} streams of "
+                         f"{seq_len}+1 need {need:,}; use a smaller batch size or "
+                         "sequence length, or a longer text")
 
-# %% ../nbs/04_data.ipynb #bd336fa8
+# %% ../nbs/04_data.ipynb #5dba2a56
 class Streams:
     "A text as `bs` streams; `streams[i]` is batch `i` since the start, [bs,seq_len+1]."
     def __init__(self,
@@ -316,7 +331,8 @@ class Streams:
     ):
         check_sizes(bs=bs, seq_len=seq_len, world_size=world_size)
         _check_tokens(tokens)
-        if not 0 <= rank < world_size: raise ValueError(f"rank must be in 0…{world_size-1}, got {rank}")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank must be in 0…{world_size-1}, got {rank}")
         _check_enough(len(tokens), bs*world_size, seq_len)
         n = len(tokens) // (bs*world_size)                      # length of a stream
         rows = tokens[:n*bs*world_size].reshape(-1, n)
@@ -331,9 +347,9 @@ class Streams:
         a = (self.offset(p) if self.starts > 1 else 0) + j*self.seq_len
         return self.rows[:, a:a+self.seq_len+1]
 
-# %% ../nbs/04_data.ipynb #187f712c
-_UNUSED = {'num_workers', 'drop_last', 'indexed', 'pin_memory', 'timeout', 'persistent_workers',
-           'pin_memory_device'}     # fastai's, without a meaning here
+# %% ../nbs/04_data.ipynb #65883cbd
+_UNUSED = {'num_workers', 'drop_last', 'indexed', 'pin_memory', 'timeout',
+           'persistent_workers', 'pin_memory_device'}   # fastai's, without a meaning here
 
 class _Position:
     "Where a loader stands in its `streams`."
@@ -351,12 +367,12 @@ class _Position:
         "The positions of the next epoch."
         pos,k,resumed,self._resumed = self._pos,self.per_pass,self._resumed,False
         if self.n is not None: return range(pos, pos + self.n)
-        if not resumed: pos = -(-pos//k) * k            # an epoch broken off is not continued
+        if not resumed: pos = -(-pos//k) * k        # an epoch broken off is not continued
         return range(pos, (pos//k + 1) * k)
 
-# %% ../nbs/04_data.ipynb #9b2e99c1
+# %% ../nbs/04_data.ipynb #138d3da4
 class LMLoader(_Position, DataLoader):
-    "Contiguous streams of a text as batches (x, y), [bs,seq_len] each, y one token ahead."
+    "Contiguous streams of a text as batches (x, y) of [bs,seq_len], y one token ahead."
     def __init__(self,
         tokens:Tensor, # [n], integers
         bs:int, # streams
@@ -370,12 +386,13 @@ class LMLoader(_Position, DataLoader):
     ):
         check_sizes(n=n)
         if kwargs.pop('shuffle', False):
-            raise ValueError("streams are contiguous and never shuffled, got shuffle=True: see jitter")
+            raise ValueError("streams are never shuffled, got shuffle=True: see jitter")
         hooks = {k: f for k,f in kwargs.items() if k in self._methods}
-        if odd := kwargs.keys() - hooks - _UNUSED: raise TypeError(f"unknown arguments: {sorted(odd)}")
-        self.config = dict(bs=bs, seq_len=seq_len, n=n, jitter=jitter, seed=seed, rank=rank,
-                           world_size=world_size)
-        self.streams = Streams(tokens, **{k: v for k,v in self.config.items() if k != 'n'})
+        if odd := kwargs.keys() - hooks - _UNUSED:
+            raise TypeError(f"unknown arguments: {sorted(odd)}")
+        config = dict(bs=bs, seq_len=seq_len, jitter=jitter, seed=seed, rank=rank,
+                      world_size=world_size)
+        self.streams,self.config = Streams(tokens, **config),{**config, 'n': n}
         super().__init__(tokens, bs=bs, device=device, indexed=False, **hooks)
         self.seq_len,self.n,self.fresh,self._pos,self._resumed = seq_len,n,False,0,False
 
@@ -400,7 +417,7 @@ def one_batch(self:LMLoader):
     try: return first(self)
     finally: self._pos,self._resumed,self.fresh = state
 
-# %% ../nbs/04_data.ipynb #45d5e174
+# %% ../nbs/04_data.ipynb #6876bb3f
 @patch
 def get_idxs(self:LMLoader):
     "One index for each row that an epoch yields."
@@ -413,16 +430,17 @@ def new(self:LMLoader,
     **kwargs # other arguments
 ):
     "A loader like this one, at its beginning, with some arguments changed."
-    hooks = {k: f for k in self._methods if not isinstance(f := getattr(self, k), MethodType)}
+    hooks = {k: getattr(self, k) for k in self._methods}
+    hooks = {k: f for k,f in hooks.items() if not isinstance(f, MethodType)}
     args = {**self.config, 'device': self.device, **hooks, **kwargs}
     return (cls or type(self))(self.dataset if dataset is None else dataset, **args)
 
-# %% ../nbs/04_data.ipynb #44ef571d
+# %% ../nbs/04_data.ipynb #cf482739
 def _splits(source):
     "Train and valid of a name, a path, a Corpus or a tuple of tensors."
     if isinstance(source, (str, os.PathLike)): source = corpus(source)
     if not isinstance(source, (tuple, list)) or len(source) not in (2,3):
-        raise ValueError("a corpus is a name, a path or the tensors (train, valid[, test]), "
+        raise ValueError("a corpus is a name, a path or tensors (train, valid[, test]), "
                          f"got {type(source).__name__}")
     for o in source[:2]: _check_tokens(o)
     return source[:2]
@@ -454,7 +472,7 @@ def lm_dls(
     device = torch.device(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
     return DataLoaders(dl, LMLoader(valid, bs, seq_len, **ranks), device=device)
 
-# %% ../nbs/04_data.ipynb #58b7c117
+# %% ../nbs/04_data.ipynb #1d09e354
 class Images(NamedTuple):
     "Pictures and what they show."
     x:Tensor # [n,8,8] uint8, from 0 to 16
@@ -470,7 +488,7 @@ def digits()->Digits:
     "scikit-learn's 8×8 digits, in a fixed split."
     from sklearn.datasets import load_digits
     d = load_digits()
-    order = np.random.RandomState(0).permutation(len(d.target))     # the same in every NumPy
+    order = np.random.RandomState(0).permutation(len(d.target))     # in every NumPy
     x = torch.from_numpy(d.images[order].astype(np.uint8))
     y = torch.from_numpy(d.target[order].astype(np.int64))
     return Digits(*map(Images, x.split([1437,180,180]), y.split([1437,180,180])))
