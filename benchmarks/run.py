@@ -33,6 +33,8 @@ def machine(device):
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
     d = dict(system=platform.system(), processor=platform.machine(), cpus=cpus,
              threads=torch.get_num_threads(), python=platform.python_version(), torch=torch.__version__)
+    if hasattr(os, 'getloadavg'):       # a busy machine makes every figure worse
+        d['load'] = round(os.getloadavg()[0], 1)
     if device == 'cuda':
         d.update(device=torch.cuda.get_device_name(), cuda=torch.version.cuda)
     return d
@@ -57,10 +59,10 @@ def main(argv=None):
     if args.device == 'cuda' and not torch.cuda.is_available():
         p.error('no CUDA device here: use --device cpu')
     for name in args.names or names():
-        start = time.time()
+        start, here = time.time(), machine(args.device)
         figures = module(name).run(args.device)
         path = args.out/f'{name}-{args.device}.json'
-        write(path, dict(benchmark=name, machine=machine(args.device), figures=figures))
+        write(path, dict(benchmark=name, machine=here, figures=figures))
         print(f'{name}-{args.device} ({time.time() - start:.0f} s)', file=sys.stderr)
         for k, v in figures.items():
             print(f'  {k}: {v:,.4g}' if isinstance(v, float) else f'  {k}: {v:,}' if isinstance(v, int)
