@@ -18,15 +18,16 @@ from .core import check_tokens
 from .data import from_bytes, to_bytes
 from .training import unwrap
 
-# %% ../nbs/06_generation.ipynb #75705551
+# %% ../nbs/06_generation.ipynb #bce587ec
 def filter_logits(
     logits:Tensor, # [b,v]
     top_k:int=None, # best tokens that stay; more than there are: all
     top_p:float=None # mass that stays (nucleus)
 )->Tensor: # [b,v], −∞ where a token is out
     "Cut off the unlikely tokens."
-    if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1):
-        raise ValueError(f"top_k must be an integer of at least 1, or None for all; got {top_k!r}")
+    if top_k is not None:
+        if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1:
+            raise ValueError(f"top_k must be an integer of at least 1, got {top_k!r}")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p must be in (0, 1], or None for all; got {top_p}")
     if top_k is None and top_p in (None,1): return logits
@@ -38,7 +39,7 @@ def filter_logits(
         keep = keep & (p.cumsum(-1) - p < top_p)
     return logits.masked_fill(~torch.zeros_like(keep).scatter(-1, order, keep), -math.inf)
 
-# %% ../nbs/06_generation.ipynb #10a44478
+# %% ../nbs/06_generation.ipynb #c6592b2c
 def sample(
     logits:Tensor, # [b,v]
     temperature:float=1., # τ; 0: the best token
@@ -48,26 +49,26 @@ def sample(
 )->Tensor: # [b], tokens
     "Draw one token per row."
     if not 0 <= temperature < math.inf:
-        raise ValueError(f"temperature must be 0 (greedy) or a positive number, got {temperature}")
+        raise ValueError(f"temperature must be 0 (greedy) or above, got {temperature}")
     best = logits.amax(-1, keepdim=True)                                         # [b,1]
     if not best.isfinite().all():
-        raise ValueError("the logits hold NaN or infinity, so there is nothing to draw from: "
-                         "is the model's training sound?")
+        raise ValueError("the logits hold NaN or infinity: there is nothing to draw from "
+                         "and something to mend in the model")
     if temperature == 0:
-        filter_logits(logits[:,:1], top_k, top_p)                     # refuses what is no setting
+        filter_logits(logits[:,:1], top_k, top_p)             # refuses what is no setting
         return logits.argmax(-1)
-    z = (logits - best).float() / min(max(temperature, 1e-30), 1e30)      # ≤ 0: cannot overflow
+    z = (logits - best).float() / min(max(temperature, 1e-30), 1e30)   # ≤ 0: no overflow
     p = filter_logits(z, top_k, top_p).softmax(-1)                               # [b,v]
     if generator is not None: p = p.to(generator.device)
     return torch.multinomial(p, 1, generator=generator)[:,0].to(logits.device)
 
-# %% ../nbs/06_generation.ipynb #a51ec3e8
+# %% ../nbs/06_generation.ipynb #2aaa82e7
 def window_start(
     n:int, # tokens in the stream
     start:int, # where the window starts now
     max_len:int=None # tokens the model can read; None: any number
 )->int:
-    "Where the window starts that predicts token n: unchanged while it fits, else half a window back."
+    "Where the window starts that predicts token n: where it was, or half a window back."
     if max_len is None or n - start <= max_len: return start
     return n - max(1, max_len//2)
 
@@ -82,20 +83,21 @@ def evaluating(model:nn.Module):
     finally:
         for m,mode in modes: m.training = mode
 
-# %% ../nbs/06_generation.ipynb #3b18509c
+# %% ../nbs/06_generation.ipynb #408f5de8
 def _as_prompt(model, prompt):
     "The prompt as tokens [b,t], checked, on the model's device."
     if isinstance(prompt, (str, bytes)): prompt = to_bytes(prompt)[None]
     if not isinstance(prompt, Tensor):
-        raise ValueError(f"a prompt is a text or a tensor of tokens [b,t], got {type(prompt).__name__}")
+        raise ValueError(f"a prompt is a text or a tensor of tokens [b,t], "
+                         f"got {type(prompt).__name__}")
     if prompt.numel() == 0:
-        raise ValueError("the prompt is empty, and a model predicts the next token: give at least one, "
-                         "a newline for instance")
+        raise ValueError("the prompt is empty, and a model predicts the next token: "
+                         "give at least one, a newline for instance")
     check_tokens(prompt.cpu(), model.vocab_size, 'the prompt')
     p = next(model.parameters(), prompt)
     return prompt.to(p.device, torch.long)
 
-# %% ../nbs/06_generation.ipynb #c3c18236
+# %% ../nbs/06_generation.ipynb #275861d7
 def generate(
     model:nn.Module, # follows the contract of `core`
     prompt, # [b,t] tokens; or a text, for a model of bytes
@@ -109,18 +111,19 @@ def generate(
     "Continue a stream by n tokens."
     if isinstance(n, bool) or not isinstance(n, int) or n < 0:
         raise ValueError(f"n must be an integer of at least 0, got {n!r}")
-    tokens,limit = _as_prompt(unwrap(model), prompt), getattr(unwrap(model), 'max_len', None)
-    start,past = 0,None
+    inner,start,past = unwrap(model),0,None
+    tokens,limit = _as_prompt(inner, prompt), getattr(inner, 'max_len', None)
     with evaluating(model):
         for _ in range(n):
             last,start = start,window_start(tokens.size(1), start, limit)
-            if past is None or start != last or not cache: past,new = None,tokens[:,start:]
+            if past is None or start != last or not cache:
+                past,new = None,tokens[:,start:]
             logits,past,_ = model(new, past)                                     # [b,t,v]
             new = sample(logits[:,-1], temperature, top_k, top_p, generator)[:,None]
             tokens = torch.cat([tokens, new], 1)
     return tokens
 
-# %% ../nbs/06_generation.ipynb #f9e5dd43
+# %% ../nbs/06_generation.ipynb #34eea15c
 def generate_text(
     model:nn.Module, # of bytes
     prompt:str, # what the text starts with
@@ -129,6 +132,6 @@ def generate_text(
 )->str: # the prompt and its continuation
     "Continue a text by n bytes."
     if (v := unwrap(model).vocab_size) > 256:
-        raise ValueError(f"a text is made of bytes, and this model has a vocabulary of {v}: "
+        raise ValueError(f"a text is made of bytes, the model has a vocabulary of {v}: "
                          f"use `generate`, and turn its tokens into text yourself")
     return from_bytes(generate(model, prompt, n, **kwargs)[0].cpu())

@@ -24,7 +24,7 @@ from .transformer import Transformer, TransformerLM
 models = {'transformer': TransformerLM, 'transformer_seq2seq': Transformer}
 language_models = ['transformer']
 
-# %% ../nbs/60_zoo.ipynb #e96ff3ba
+# %% ../nbs/60_zoo.ipynb #95d76e80
 class Paper(NamedTuple):
     "A configuration as it was published."
     model:str # name in `models`
@@ -35,10 +35,13 @@ class Paper(NamedTuple):
 papers = {
     'transformer/base': Paper('transformer_seq2seq',
         dict(src_vocab=41_100, d_model=512, n_layers=6, n_heads=8, d_ff=2048, dropout=.1),
-        'Vaswani et al. 2017, arXiv:1706.03762, Table 3', dict(params=65e6, bleu_en_de=27.3)),
+        'Vaswani et al. 2017, arXiv:1706.03762, Table 3',
+        dict(params=65e6, bleu_en_de=27.3)),
     'transformer/big': Paper('transformer_seq2seq',
-        dict(src_vocab=36_000, d_model=1024, n_layers=6, n_heads=16, d_ff=4096, dropout=.3),
-        'Vaswani et al. 2017, arXiv:1706.03762, Table 3', dict(params=213e6, bleu_en_de=28.4)),
+        dict(src_vocab=36_000, d_model=1024, n_layers=6, n_heads=16, d_ff=4096,
+             dropout=.3),
+        'Vaswani et al. 2017, arXiv:1706.03762, Table 3',
+        dict(params=213e6, bleu_en_de=28.4)),
 }
 
 # %% ../nbs/60_zoo.ipynb #96c6f6b6
@@ -72,7 +75,7 @@ def _misfit(name, cls, error):
     if unknown: return _choose(unknown[1], _arguments(cls), f'{name} has no argument')
     if missing: return f"{name} needs {missing[1]}: give build({name!r}, {missing[1]}=…)"
 
-# %% ../nbs/60_zoo.ipynb #62cb77bd
+# %% ../nbs/60_zoo.ipynb #e679bec0
 def build(
     name:str, # of a model or a paper
     device=None, # 'meta' builds without memory; None: torch's default
@@ -85,12 +88,13 @@ def build(
     cls,config = models[paper.model], {**paper.config, **overrides}
     if not auxiliary and 'auxiliary' in _arguments(cls): config['auxiliary'] = False
     try:
-        with nullcontext() if device is None else torch.device(device): return cls(**config)
+        with nullcontext() if device is None else torch.device(device):
+            return cls(**config)
     except TypeError as e:
         if why := _misfit(name, cls, e): raise ValueError(why) from e
         raise
 
-# %% ../nbs/60_zoo.ipynb #fe840a6b
+# %% ../nbs/60_zoo.ipynb #a8fb4287
 def flops_per_step(
     name:str, # of a model or a paper
     span:int=None, # keys each layer attends to; default: the model's max_len
@@ -99,14 +103,15 @@ def flops_per_step(
     "Multiply-accumulates for one token's prediction, the stream before it cached."
     model = build(name, 'meta', **overrides)
     span = getattr(model, 'max_len', None) if span is None else span
-    if span is None: raise ValueError(f"{name} has no limit to its length: give span, the keys it attends to")
+    if span is None:
+        raise ValueError(f"{name} has no limit to its length: give span, in keys")
     check_sizes(span=span)
     c,d = model.config, model.config['d_model']
     layer = 4*d*d + 2*d*(c['d_ff'] or 4*d) + 2*span*d
     if isinstance(model, Transformer): layer += 2*d*d + 2*span*d
     return c['n_layers'] * layer
 
-# %% ../nbs/60_zoo.ipynb #99d4777e
+# %% ../nbs/60_zoo.ipynb #54708666
 contract = {
     'causality': 'no output moves when a later token is changed',
     'pieces': 'a stream in pieces gives the logits of one pass while memory covers it',
@@ -117,7 +122,7 @@ contract = {
     'stateless': 'a call leaves nothing behind in the model',
     'learning': 'one small step against the gradient lowers the loss',
     'gradients': 'every parameter gets a gradient that is finite and not zero',
-    'losses': 'auxiliary losses are scalars by name, each with a weight; past only where it is used',
+    'losses': 'auxiliary losses are scalars with weights; a past in training if carried',
     'saving': 'saved and loaded, it gives the same logits',
     'copies': 'a deep copy and a state dict carry everything',
     'compiling': 'it compiles as one graph, with the same logits',
@@ -125,7 +130,7 @@ contract = {
     'refusals': 'tokens that are floats, out of range, too many or none get a sentence',
 }
 
-# %% ../nbs/60_zoo.ipynb #696c45df
+# %% ../nbs/60_zoo.ipynb #41dc9c9d
 def exempt(
     name:str # in `language_models`
 )->frozenset: # of names in `contract`
@@ -133,5 +138,6 @@ def exempt(
     name = canonical(name)
     names = frozenset(getattr(models[name], 'exempt', ()))
     if names <= set(contract): return names
-    raise ValueError(f"{name} is exempt from {', '.join(sorted(names - set(contract)))}, but the contract "
+    wrong = ', '.join(sorted(names - set(contract)))
+    raise ValueError(f"{name} is exempt from {wrong}, but the contract "
                      f"has only {', '.join(contract)}")
