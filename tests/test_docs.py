@@ -1,7 +1,9 @@
 """The site's pages, checked without Quarto: nbdev processes the notebooks, pandoc reads what it made."""
 import json
+import os
 import re
 import subprocess
+import time
 from functools import cached_property
 from html.parser import HTMLParser
 from pathlib import Path
@@ -126,27 +128,53 @@ class Page:
 
 
 class Pages(dict):
-    "The processed pages by the name of their notebook, each made when first asked for."
-    def __init__(self, tree):
+    """The processed pages by the name of their notebook, each made when first asked for.
+
+    Of several workers the first makes a page, in the folder that all share, and the others wait."""
+    def __init__(self, tree, shared):
         super().__init__()
-        self.tree, self.failed = tree, {}
+        self.tree, self.shared = tree, shared
 
     def __missing__(self, name):
+        done = self.shared/f'{name}.json'
+        try:
+            (self.shared/f'{name}.taken').mkdir()
+        except FileExistsError:
+            wait_for(done)
+        else:
+            part = done.with_suffix('.part')
+            part.write_text(json.dumps(self.make(name)), encoding='utf-8')
+            part.rename(done)
+        made = json.loads(done.read_text(encoding='utf-8'))
+        if 'failed' in made:
+            pytest.fail(f'nbdev cannot make a page of {name}:\n{made["failed"]}', pytrace=False)
+        self[name] = Page(name, made['cells'])
+        return self[name]
+
+    def make(self, name):
+        "The cells of the page, or how nbdev failed."
         code = f'from nbdev.serve import proc_nbs; proc_nbs(file_glob={name!r}, n_workers=0)'
         try:
-            if name not in self.failed:
-                python(code, self.tree, PYTHONWARNINGS='ignore')
-        except AssertionError as e:
-            self.failed[name] = '\n'.join(str(e).splitlines()[-25:])
-        if name in self.failed:
-            pytest.fail(f'nbdev cannot make a page of {name}:\n{self.failed[name]}', pytrace=False)
-        self[name] = Page(name, read(self.tree/'_proc'/name))
-        return self[name]
+            python(code, self.tree, PYTHONWARNINGS='ignore')
+            return {'cells': read(self.tree/'_proc'/name)}
+        except (AssertionError, subprocess.TimeoutExpired) as e:
+            return {'failed': '\n'.join(str(e).splitlines()[-25:])}
+
+
+def wait_for(path, seconds=600):
+    end = time.monotonic() + seconds
+    while not path.exists():
+        if time.monotonic() > end:
+            pytest.fail(f'another worker did not make {path.name} in {seconds} s')
+        time.sleep(.2)
 
 
 @pytest.fixture(scope='session')
-def pages(shared_tree):
-    return Pages(shared_tree)
+def pages(shared_tree, tmp_path_factory):
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if 'PYTEST_XDIST_WORKER' in os.environ else base)/'pages'
+    shared.mkdir(exist_ok=True)
+    return Pages(shared_tree, shared)
 
 
 names = pytest.mark.parametrize('name', [pytest.param(p.name, id=p.stem) for p in notebooks()])
