@@ -35,13 +35,14 @@ def tree_map(
     if isinstance(tree, (list, tuple)): return type(tree)(tree_map(f, v) for v in tree)
     return tree
 
-# %% ../nbs/00_core.ipynb #d45fb9a9
+# %% ../nbs/00_core.ipynb #6f02e2f2
 def configured(
     init # a model's `__init__`
 ):
     "Decorate an `__init__` so that the arguments it got are kept in `self.config`."
     sig = inspect.signature(init)
-    extra = next((p.name for p in sig.parameters.values() if p.kind is p.VAR_KEYWORD), None)
+    params = sig.parameters.values()
+    extra = next((p.name for p in params if p.kind is p.VAR_KEYWORD), None)
     @wraps(init)
     def _init(self, *args, **kwargs):
         bound = sig.bind(self, *args, **kwargs)
@@ -77,7 +78,7 @@ def check_rate(
     for name,p in rates.items():
         if not 0 <= p < 1: raise ValueError(f"{name} must be in [0, 1), got {p}")
 
-# %% ../nbs/00_core.ipynb #e2461d55
+# %% ../nbs/00_core.ipynb #2b133606
 def check_tokens(
     tokens:Tensor, # [b,t], integers
     vocab_size:int,
@@ -85,19 +86,21 @@ def check_tokens(
 )->None:
     "Refuse tokens of a wrong type, shape or (in eager mode on the CPU) range."
     if tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool:
-        raise ValueError(f"{name} must be integers, got {tokens.dtype}: convert with .long()")
+        raise ValueError(f"{name} must be integers, got {tokens.dtype}: "
+                         f"convert with .long()")
     if tokens.ndim != 2 or 0 in tokens.shape:
         raise ValueError(f"{name} must be [batch, length] with at least one of each, "
                          f"got shape {list(tokens.shape)}")
     if torch.compiler.is_compiling() or tokens.device.type != 'cpu': return
     lo,hi = (int(x) for x in tokens.aminmax())     # python ints: 256 would wrap in uint8
     if lo < 0 or hi >= vocab_size:
-        raise ValueError(f"{name} must lie in 0…{vocab_size-1} (vocab_size is {vocab_size}), "
-                         f"got values from {lo} to {hi}")
+        raise ValueError(f"{name} must lie in 0…{vocab_size-1} "
+                         f"(vocab_size is {vocab_size}), got values from {lo} to {hi}")
 
-# %% ../nbs/00_core.ipynb #4cd246f4
-STYLE = {'figure.dpi': 100, 'font.size': 9, 'axes.spines.top': False, 'axes.spines.right': False,
-         'axes.titlesize': 9, 'legend.frameon': False, 'figure.facecolor': 'white',
+# %% ../nbs/00_core.ipynb #67f1d42d
+STYLE = {'figure.dpi': 100, 'font.size': 9, 'figure.facecolor': 'white',
+         'axes.spines.top': False, 'axes.spines.right': False,
+         'axes.titlesize': 9, 'legend.frameon': False,
          'image.cmap': 'Blues', 'image.interpolation': 'nearest', 'svg.hashsalt': 'tfam'}
 
 def new_ax(
