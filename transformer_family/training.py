@@ -7,9 +7,9 @@ Docs: https://transformer-family.github.io/transformer_family/training.html.md""
 # %% auto #0
 __all__ = ['COLUMNS', 'BitsPerCharacter', 'Perplexity', 'sequence_accuracy', 'unwrap', 'FollowContract', 'BitsProgress', 'adamw',
            'lm_learner', 'StopOnNaN', 'ClampParameters', 'one_cycle', 'inverse_sqrt', 'Budget', 'write_atomic',
-           'write_tensors', 'read_tensors', 'part_name', 'find_part', 'save', 'load_weights', 'read_config', 'load',
-           'build_from', 'to_hub', 'from_hub', 'pack', 'unpack', 'training_state', 'restore_state', 'Checkpoint',
-           'to_csv', 'read_history', 'resume', 'plot_history', 'windows', 'bits_per_character']
+           'write_tensors', 'read_tensors', 'part_name', 'find_part', 'save', 'load_weights', 'read_config',
+           'build_from', 'load', 'to_hub', 'from_hub', 'pack', 'unpack', 'training_state', 'restore_state',
+           'Checkpoint', 'to_csv', 'read_history', 'resume', 'plot_history', 'windows', 'bits_per_character']
 
 # %% ../nbs/05_training.ipynb #e54405e1
 import hashlib
@@ -62,25 +62,26 @@ def sequence_accuracy(
     right = (logits.argmax(-1) == targets) | (targets == -100)
     return right.all(-1).float().mean()
 
-# %% ../nbs/05_training.ipynb #89110c60
+# %% ../nbs/05_training.ipynb #303b7402
 def unwrap(
     model:nn.Module
 )->nn.Module:
     "The model itself, out of a DistributedDataParallel or torch.compile wrapper."
     for attr in ('_orig_mod', 'module'):
-        if isinstance(getattr(model, attr, None), nn.Module): return unwrap(getattr(model, attr))
+        inner = getattr(model, attr, None)
+        if isinstance(inner, nn.Module): return unwrap(inner)
     return model
 
-# %% ../nbs/05_training.ipynb #bb1b46c8
+# %% ../nbs/05_training.ipynb #12ff17cb
 class FollowContract(Callback):
-    "Carry `past` between batches, take the logits out, add the weighted auxiliary losses."
+    "Carry `past` between batches, take the logits out, add the auxiliary losses."
     order = -5
-    def __init__(self): self.past = {True: None, False: None}     # of training, of validation
-    def before_fit(self): self.history = []                       # auxiliary losses, step by step
+    def __init__(self): self.past = {True: None, False: None}   # training, validation
+    def before_fit(self): self.history = []                     # auxiliary losses by step
     def before_validate(self): self.past[False] = None
 
     def before_batch(self):
-        if getattr(self.dl, 'fresh', True): self.past[self.training] = None    # the stream starts
+        if getattr(self.dl, 'fresh', True): self.past[self.training] = None
         targets = self.yb[0] if self.training and self.yb else None
         self.learn.xb = (self.xb[0], self.past[self.training], targets)
 
@@ -93,24 +94,28 @@ class FollowContract(Callback):
     def after_loss(self):
         if not (self.training and self.aux): return
         weights = getattr(unwrap(self.model), 'loss_weights', {})
-        self.learn.loss_grad = self.loss_grad + sum(weights.get(n,0.)*l for n,l in self.aux.items())
+        extra = sum(weights.get(n,0.)*l for n,l in self.aux.items())
+        self.learn.loss_grad = self.loss_grad + extra
         self.history.append({n: l.item() for n,l in self.aux.items()})
 
-# %% ../nbs/05_training.ipynb #e60e2ec6
+# %% ../nbs/05_training.ipynb #d1c2c0f7
 class BitsProgress(ProgressCallback):
     "fastai's progress bar, with the loss and bits per character beside it."
     name = 'progress'               # so that `learn.no_bar()` finds it
     def after_batch(self):
         super().after_batch()
         if hasattr(self, 'smooth_loss'):
-            loss = self.smooth_loss.item()
-            self.pbar.comment = f'loss {loss:.3f}, {loss/math.log(2):.3f} bits per character'
+            nats = self.smooth_loss.item()
+            bits = nats/math.log(2)
+            self.pbar.comment = f'loss {nats:.3f}, {bits:.3f} bits per character'
 
-# %% ../nbs/05_training.ipynb #6e8a27d9
+# %% ../nbs/05_training.ipynb #398b8300
 def adamw(params, lr, wd=.01, betas=(.9,.99), eps=1e-8, **kwargs):
     "torch's AdamW as fastai's optimiser."
-    return OptimWrapper(params, torch.optim.AdamW, lr=lr, weight_decay=wd, betas=betas, eps=eps, **kwargs)
+    return OptimWrapper(params, torch.optim.AdamW, lr=lr, weight_decay=wd, betas=betas,
+                        eps=eps, **kwargs)
 
+# %% ../nbs/05_training.ipynb #0993a8dd
 def lm_learner(
     dls, # from `lm_dls`
     model:nn.Module, # follows the contract of `core`
@@ -128,29 +133,30 @@ def lm_learner(
     own = [FollowContract(), StopOnNaN()]
     if clip: own.append(GradientClip(clip))
     if bf16: own.append(MixedPrecision('bf16'))
-    learn = Learner(dls, model, loss_func=CrossEntropyLossFlat(), opt_func=opt_func, lr=lr,
-                    metrics=metrics, cbs=own + L(cbs), **kwargs)
+    learn = Learner(dls, model, loss_func=CrossEntropyLossFlat(), opt_func=opt_func,
+                    lr=lr, metrics=metrics, cbs=own + L(cbs), **kwargs)
     learn.remove_cb(ProgressCallback)
     return learn.add_cb(BitsProgress())
 
-# %% ../nbs/05_training.ipynb #29786423
+# %% ../nbs/05_training.ipynb #4b3ce962
 class StopOnNaN(Callback):
     "Stop, with the parameters as they were, when the loss is not finite."
     order = -4
     def after_loss(self):
         if self.training and not self.loss_grad.isfinite():
             raise FloatingPointError(
-                f"the loss became {self.loss_grad.item()} at batch {self.iter} of epoch {self.epoch}: "
-                f"the model stays as it was before; lower the learning rate or clip gradients")
+                f"the loss became {self.loss_grad.item()} at batch {self.iter} of epoch "
+                f"{self.epoch}: the model stays as it was before; lower the learning "
+                f"rate or clip gradients")
 
-# %% ../nbs/05_training.ipynb #90f85334
+# %% ../nbs/05_training.ipynb #b5de1c65
 class ClampParameters(Callback):
-    "After every step, ask each module that has a method `clamp_` to put its parameters in range."
+    "After every step, ask each module that has `clamp_` to put its parameters in range."
     def after_step(self):
         for m in unwrap(self.model).modules():
             if hasattr(m, 'clamp_'): m.clamp_()
 
-# %% ../nbs/05_training.ipynb #866cb7a9
+# %% ../nbs/05_training.ipynb #1f22594b
 def one_cycle(
     frac:float, # of the budget spent, 0 to 1
     warmup:float=.1, # share of the budget over which it rises
@@ -158,7 +164,8 @@ def one_cycle(
 )->float:
     "Up linearly, down as a cosine; 1 at its peak."
     if frac < warmup: return max(frac, 1e-3) / warmup
-    return end + (1-end) * (1 + math.cos(math.pi * (min(frac,1.)-warmup) / (1-warmup))) / 2
+    down = (min(frac, 1.) - warmup) / (1 - warmup)          # share of the descent
+    return end + (1-end) * (1 + math.cos(math.pi*down)) / 2
 
 def inverse_sqrt(
     step:int, # steps done, from 0
@@ -170,32 +177,38 @@ def inverse_sqrt(
     factor = min(n**-.5, n*warmup**-1.5)
     return factor*warmup**.5 if d_model is None else factor*d_model**-.5
 
-# %% ../nbs/05_training.ipynb #93e6de12
+# %% ../nbs/05_training.ipynb #e8b13a40
 class Budget(Callback):
-    "Spend a number of steps or of minutes on one schedule, validating every `every` steps."
+    "Spend a number of steps or of minutes on one schedule; validate every `every` steps."
     order = -3
     def __init__(self, lr, steps=None, minutes=None, every=100, schedule=one_cycle):
         if (steps is None) == (minutes is None):
-            raise ValueError("a budget is either a number of steps or of minutes; give exactly one")
+            raise ValueError("a budget is either a number of steps or of minutes; "
+                             "give exactly one")
         check_sizes(steps=steps, every=every)
         if minutes is not None and not 0 < minutes < math.inf:
             raise ValueError(f"minutes must be above 0, got {minutes}")
-        self.lr,self.steps,self.minutes,self.every,self.schedule = lr,steps,minutes,every,schedule
-        self.step,self.before = 0,0.                    # steps done; seconds of earlier sessions
+        self.lr,self.every,self.schedule = lr,every,schedule
+        self.steps,self.minutes = steps,minutes
+        self.step,self.before = 0,0.            # steps done; seconds of earlier sessions
 
     @property
     def seconds(self): return self.before + time.monotonic() - self.started
-    @property
-    def spent(self):
-        "Share of the budget spent, 0 to 1."
-        done = self.step/self.steps if self.steps else self.seconds/60/self.minutes
-        return min(done, 1.)
-    @property
-    def epochs(self):
-        "Epochs still to go, at most."
-        return math.ceil(self.steps/self.every) - self.step//self.every if self.steps else 10**6
 
-# %% ../nbs/05_training.ipynb #984957b6
+# %% ../nbs/05_training.ipynb #2c917194
+@patch(as_prop=True)
+def spent(self:Budget):
+    "Share of the budget spent, 0 to 1."
+    done = self.step/self.steps if self.steps else self.seconds/60/self.minutes
+    return min(done, 1.)
+
+@patch(as_prop=True)
+def epochs(self:Budget):
+    "Epochs still to go, at most."
+    if not self.steps: return 10**6
+    return math.ceil(self.steps/self.every) - self.step//self.every
+
+# %% ../nbs/05_training.ipynb #3a26f80f
 @patch
 def before_fit(self:Budget):
     "Start the clock."
@@ -212,7 +225,7 @@ def before_epoch(self:Budget):
 def before_batch(self:Budget):
     "Set the learning rate, or end the epoch if the budget is spent."
     if not self.training: return
-    if self.spent >= 1: raise CancelTrainException()          # validate what there is
+    if self.spent >= 1: raise CancelTrainException()
     self.opt.set_hypers(lr=self.lr * self.schedule(self.spent))
 
 @patch
@@ -226,7 +239,7 @@ def run(self:Budget, learn:Learner):
     learn.add_cb(self)
     learn.fit(self.epochs, self.lr)
 
-# %% ../nbs/05_training.ipynb #03a6c600
+# %% ../nbs/05_training.ipynb #ba807b2c
 def write_atomic(
     path, # of the file
     content # bytes or str
@@ -241,8 +254,9 @@ def write_atomic(
         os.replace(part, path)
     except OSError as e:
         part.unlink(missing_ok=True)
-        raise OSError(e.errno, f"could not write {path.name} ({e.strerror}): what was there is "
-                      f"untouched; make room or choose another folder", str(path)) from e
+        raise OSError(e.errno, f"could not write {path.name} ({e.strerror}): what was "
+                      f"there is untouched; make room or choose another folder",
+                      str(path)) from e
     return path
 
 # %% ../nbs/05_training.ipynb #e2154595
@@ -264,7 +278,7 @@ def write_tensors(
     meta = dict(format='pt', sha256=_digest(tensors), metadata=json.dumps(metadata))
     return write_atomic(path, tensors_to_bytes(tensors, meta))
 
-# %% ../nbs/05_training.ipynb #d2c0772a
+# %% ../nbs/05_training.ipynb #ce7a15c4
 def read_tensors(
     path # of the .safetensors file
 )->tuple: # dict of tensors, metadata
@@ -276,22 +290,24 @@ def read_tensors(
         with safe_open(path, 'pt') as f:
             meta,tensors = f.metadata() or {}, {n: f.get_tensor(n) for n in f.keys()}
     except (SafetensorError, ValueError, EOFError) as e:
-        raise ValueError(f"{path.name} in {path.parent} is damaged ({e}): restore it from a copy, "
-                         f"or train again") from e
+        raise ValueError(f"{path.name} in {path.parent} is damaged ({e}): restore it "
+                         f"from a copy, or train again") from e
     if 'sha256' in meta and meta['sha256'] != _digest(tensors):
-        raise ValueError(f"{path.name} in {path.parent} was changed after it was written (its checksum "
-                         f"differs): restore it from a copy, or train again")
+        raise ValueError(f"{path.name} in {path.parent} was changed after it was written "
+                         f"(its checksum differs): restore it from a copy, or train "
+                         f"again")
     return tensors, json.loads(meta.get('metadata', '{}'))
 
-# %% ../nbs/05_training.ipynb #69ff5f7a
+# %% ../nbs/05_training.ipynb #3e9948e0
 def part_name(
     part # class or function of this package
 )->str: # 'module.Name'
     "How a config refers to a part."
     module,name = part.__module__, part.__qualname__
     if not module.startswith('transformer_family.') or '<' in name:
-        raise ValueError(f"{module}.{name} is no named part of transformer_family, so a config cannot "
-                         f"refer to it; save it with your own code, and load with `model=`")
+        raise ValueError(f"{module}.{name} is no named part of transformer_family, so a "
+                         f"config cannot refer to it; save it with your own code, and "
+                         f"load with `model=`")
     return f'{module.removeprefix("transformer_family.")}.{name}'
 
 def find_part(
@@ -299,17 +315,18 @@ def find_part(
 ):
     "The class or function of this package that a config refers to."
     module,_,attr = name.rpartition('.')
+    full = f'transformer_family.{module}'
     try:
         if not all(s.isidentifier() for s in name.split('.')): raise ValueError(name)
-        part = getattr(importlib.import_module(f'transformer_family.{module}'), attr)
+        part = getattr(importlib.import_module(full), attr)
     except (ImportError, AttributeError, ValueError, TypeError):
         part = None
-    if not callable(part) or getattr(part, '__module__', '') != f'transformer_family.{module}':
-        raise ValueError(f"the config names {name!r}, which this version of transformer_family does "
-                         f"not have")
+    if not callable(part) or getattr(part, '__module__', '') != full:
+        raise ValueError(f"the config names {name!r}, which this version of "
+                         f"transformer_family does not have")
     return part
 
-# %% ../nbs/05_training.ipynb #15985a06
+# %% ../nbs/05_training.ipynb #fed1e26d
 def _encode(x): return {'part': part_name(x)} if callable(x) else x
 def _decode(x): return find_part(x['part']) if isinstance(x, dict) and 'part' in x else x
 
@@ -321,8 +338,8 @@ def save(
     "Save a model as `model.safetensors` and `config.json`."
     model,folder = unwrap(getattr(learn_or_model, 'model', learn_or_model)), Path(folder)
     if not hasattr(model, 'config'):
-        raise ValueError(f"{type(model).__name__} does not keep its arguments: decorate its __init__ "
-                         f"with `core.configured`")
+        raise ValueError(f"{type(model).__name__} does not keep its arguments: decorate "
+                         f"its __init__ with `core.configured`")
     args = {k: _encode(v) for k,v in model.config.items()}
     config = dict(model=part_name(type(model)), args=args, **extra)
     folder.mkdir(parents=True, exist_ok=True)
@@ -330,7 +347,7 @@ def save(
     write_tensors(folder/'model.safetensors', _unique(model))
     return folder
 
-# %% ../nbs/05_training.ipynb #98936417
+# %% ../nbs/05_training.ipynb #064b362d
 def _unique(model):
     "The state of a model, tensors that share their memory once."
     seen = {}
@@ -347,19 +364,21 @@ def load_weights(
     have = {n: list(t.shape) for n,t in tensors.items()}
     if want != have:
         n = next(n for n in [*want, *have] if want.get(n) != have.get(n))
-        raise ValueError(f"{source} is not of this model: {n} is {have.get(n, 'missing')} there and "
-                         f"{want.get(n, 'unknown')} in the {type(model).__name__} of the config")
+        raise ValueError(f"{source} is not of this model: {n} is "
+                         f"{have.get(n, 'missing')} there and {want.get(n, 'unknown')} "
+                         f"in the {type(model).__name__} of the config")
     model.load_state_dict(tensors, strict=False)
     return model
 
-# %% ../nbs/05_training.ipynb #60f78d98
+# %% ../nbs/05_training.ipynb #7afccd43
 def read_config(
     folder
 )->dict:
     "The `config.json` of a saved model or run."
     path = Path(folder)/'config.json'
     if not path.is_file():
-        raise FileNotFoundError(f"{folder} has no config.json: expected the folder of a run or of `save`")
+        raise FileNotFoundError(f"{folder} has no config.json: expected the folder of a "
+                                f"run or of `save`")
     try:
         config = json.loads(path.read_text())
         config['model'], config['args']
@@ -368,18 +387,6 @@ def read_config(
                          f"({type(e).__name__}: {e})") from e
     return config
 
-def load(
-    folder, # from `save`, or of a run
-    model:nn.Module=None, # load into this one instead of building the one of the config
-    device='cpu'
-)->nn.Module: # in evaluation mode
-    "Load a saved model."
-    config = read_config(folder)
-    if model is None: model = build_from(config)
-    load_weights(model, read_tensors(Path(folder)/'model.safetensors')[0], f'model.safetensors in {folder}')
-    return model.to(device).eval()
-
-# %% ../nbs/05_training.ipynb #a4be73b1
 def build_from(
     config:dict # of `save`
 )->nn.Module:
@@ -388,9 +395,23 @@ def build_from(
     if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
         raise ValueError(f"the config's model {config['model']!r} is not a model")
     try: return cls(**{k: _decode(v) for k,v in config['args'].items()})
-    except TypeError as e: raise ValueError(f"the config does not fit {config['model']}: {e}") from e
+    except TypeError as e:
+        raise ValueError(f"the config does not fit {config['model']}: {e}") from e
 
-# %% ../nbs/05_training.ipynb #bb1034ee
+# %% ../nbs/05_training.ipynb #50df7b3b
+def load(
+    folder, # from `save`, or of a run
+    model:nn.Module=None, # load into this one instead of building the one of the config
+    device='cpu'
+)->nn.Module: # in evaluation mode
+    "Load a saved model."
+    config = read_config(folder)
+    if model is None: model = build_from(config)
+    tensors,_ = read_tensors(Path(folder)/'model.safetensors')
+    load_weights(model, tensors, f'model.safetensors in {folder}')
+    return model.to(device).eval()
+
+# %% ../nbs/05_training.ipynb #f6783aee
 def to_hub(
     folder, # from `save`
     repo_id:str, # 'user/name'
@@ -400,31 +421,37 @@ def to_hub(
     from huggingface_hub import create_repo, upload_folder
     read_config(folder)
     create_repo(repo_id, exist_ok=True, token=kwargs.get('token'))
-    return upload_folder(repo_id=repo_id, folder_path=folder, ignore_patterns=['checkpoint.*', '.*'], **kwargs)
+    return upload_folder(repo_id=repo_id, folder_path=folder,
+                         ignore_patterns=['checkpoint.*', '.*'], **kwargs)
 
 def from_hub(
     repo_id:str, # 'user/name'
-    **kwargs # to huggingface_hub's snapshot_download: revision, token, local_files_only, …
+    **kwargs # to huggingface_hub's snapshot_download: revision, token, …
 )->nn.Module:
     "Load a model from the Hugging Face Hub."
     from huggingface_hub import snapshot_download
-    return load(snapshot_download(repo_id, allow_patterns=['config.json','model.safetensors'], **kwargs))
+    wanted = ['config.json', 'model.safetensors']
+    return load(snapshot_download(repo_id, allow_patterns=wanted, **kwargs))
 
-# %% ../nbs/05_training.ipynb #599b1441
+# %% ../nbs/05_training.ipynb #83a88b47
 def pack(
-    tree, # tensors, numbers, strings, None in tuples, named tuples of this package, lists and dicts
+    tree, # tensors, numbers, strings, None in tuples, lists, dicts, this package's types
     tensors:dict, # filled with the tensors
     name:str # prefix of their names
 ):
     "Split a pytree into tensors and a description in json."
-    if isinstance(tree, Tensor): tensors[name] = tree; return {'tensor': name}
-    if isinstance(tree, dict): return {'dict': [[k, pack(v, tensors, f'{name}.{k}')] for k,v in tree.items()]}
+    if isinstance(tree, Tensor):
+        tensors[name] = tree
+        return {'tensor': name}
+    if isinstance(tree, dict):
+        return {'dict': [[k, pack(v, tensors, f'{name}.{k}')] for k,v in tree.items()]}
     if isinstance(tree, (tuple, list)):
         items = [pack(v, tensors, f'{name}.{i}') for i,v in enumerate(tree)]
         kind = part_name(type(tree)) if hasattr(tree, '_fields') else type(tree).__name__
         return {'items': items, 'as': kind}
     return tree
 
+# %% ../nbs/05_training.ipynb #5d993b60
 def unpack(
     spec, # description from `pack`
     tensors:dict
@@ -434,19 +461,20 @@ def unpack(
     if 'tensor' in spec: return tensors[spec['tensor']]
     if 'dict' in spec: return {k: unpack(v, tensors) for k,v in spec['dict']}
     items = [unpack(v, tensors) for v in spec['items']]
-    if spec['as'] in ('tuple','list'): return tuple(items) if spec['as'] == 'tuple' else items
-    return find_part(spec['as'])(*items)
+    kind = spec['as']
+    if kind == 'list': return items
+    return tuple(items) if kind == 'tuple' else find_part(kind)(*items)
 
-# %% ../nbs/05_training.ipynb #fa88ad0b
+# %% ../nbs/05_training.ipynb #7809a036
 def training_state(
     learn:Learner # with a Budget
 )->dict:
     "Everything the next training step depends on, as a pytree."
     rng = dict(cpu=torch.get_rng_state())
     if torch.cuda.is_available(): rng['cuda'] = torch.cuda.get_rng_state()
-    return dict(model=_unique(unwrap(learn.model)), opt=learn.opt.opt.state_dict(), rng=rng,
-                step=learn.budget.step, seconds=learn.budget.seconds, pos=learn.dls.train.pos,
-                past=learn.follow_contract.past[True])
+    return dict(model=_unique(unwrap(learn.model)), opt=learn.opt.opt.state_dict(),
+                rng=rng, step=learn.budget.step, seconds=learn.budget.seconds,
+                pos=learn.dls.train.pos, past=learn.follow_contract.past[True])
 
 def restore_state(
     learn:Learner, # as it was built at first, with a Budget
@@ -456,13 +484,14 @@ def restore_state(
     load_weights(unwrap(learn.model), state['model'], 'the checkpoint')
     if not learn.opt: learn.create_opt()
     learn.opt.opt.load_state_dict(state['opt'])
-    torch.set_rng_state(state['rng']['cpu'])
-    if 'cuda' in state['rng'] and torch.cuda.is_available(): torch.cuda.set_rng_state(state['rng']['cuda'])
+    rng = state['rng']
+    torch.set_rng_state(rng['cpu'])
+    if 'cuda' in rng and torch.cuda.is_available(): torch.cuda.set_rng_state(rng['cuda'])
     learn.budget.step,learn.budget.before = state['step'],state['seconds']
     learn.dls.train.pos = state['pos']
     learn.follow_contract.past[True] = state['past']
 
-# %% ../nbs/05_training.ipynb #add44c88
+# %% ../nbs/05_training.ipynb #fed70d31
 class Checkpoint(Callback):
     "Keep a run's folder: model, config, checkpoint and history, whole at every moment."
     order = 70
@@ -476,6 +505,7 @@ class Checkpoint(Callback):
         self.rows = []              # step, seconds, lr, loss, bpc, valid_bpc
 
     def before_fit(self):
+        self.stop = False
         if self.folder.exists(): return
         part = self.folder.with_name(f'.{self.folder.name}.{os.getpid()}.part')
         self.write(part)
@@ -490,30 +520,33 @@ class Checkpoint(Callback):
         write_atomic(folder/'history.csv', to_csv(self.rows))
         write_tensors(folder/'model.safetensors', _unique(unwrap(self.model)))
 
-# %% ../nbs/05_training.ipynb #a6544663
+# %% ../nbs/05_training.ipynb #43d6b862
 COLUMNS = 'step','seconds','lr','loss','bpc','valid_bpc'
 
 def to_csv(
     rows # tuples in the order of COLUMNS
 )->str:
     "The history of a run as csv."
-    cells = lambda r: ','.join('' if x is None else f'{x:.6g}' if isinstance(x, float) else str(x) for x in r)
-    return '\n'.join([','.join(COLUMNS), *map(cells, rows)]) + '\n'
+    def cell(x):
+        if x is None: return ''
+        return f'{x:.6g}' if isinstance(x, float) else str(x)
+    lines = [','.join(COLUMNS), *(','.join(map(cell, r)) for r in rows)]
+    return '\n'.join(lines) + '\n'
 
 def read_history(
     path # of a history.csv
 )->list: # of tuples in the order of COLUMNS
     "The rows of a run's history."
-    lines = Path(path).read_text().split()[1:]
-    return [(int(step), *(float(x) if x else None for x in rest)) for step,*rest in (l.split(',') for l in lines)]
+    lines = [line.split(',') for line in Path(path).read_text().split()[1:]]
+    return [(int(n), *(float(x) if x else None for x in rest)) for n,*rest in lines]
 
-# %% ../nbs/05_training.ipynb #524e45ed
+# %% ../nbs/05_training.ipynb #a4e9e91d
 @patch
 def after_batch(self:Checkpoint):
     "Note the step, write every so often, and stop here when asked to."
     if not self.training: return
-    loss,b = self.loss.item(), self.learn.budget
-    self.rows.append((b.step, b.seconds, self.opt.hypers[-1]['lr'], loss, loss/math.log(2), None))
+    loss,b,lr = self.loss.item(), self.learn.budget, self.opt.hypers[-1]['lr']
+    self.rows.append((b.step, b.seconds, lr, loss, loss/math.log(2), None))
     if b.step % self.every == 0 or self.stop: self.write()
     if self.stop: raise KeyboardInterrupt
 
@@ -569,7 +602,7 @@ def windows(
         done = end + 1
     return out
 
-# %% ../nbs/05_training.ipynb #b0ecd68d
+# %% ../nbs/05_training.ipynb #1608ed41
 @torch.no_grad()
 def bits_per_character(
     model:nn.Module,
@@ -577,11 +610,12 @@ def bits_per_character(
     size:int=None, # of a window; default: the model's max_len, or 256
     batch_size:int=32 # windows at a time
 )->float:
-    "Bits per character of a text, each predicted once from at least half a window before it."
+    "Bits per character of a text, each character predicted once, with context."
     device,was = next(model.parameters()).device, model.training
     limit = getattr(model, 'max_len', None) or size or 256
     size = min(size or limit, limit)
-    if len(tokens) < 2: raise ValueError(f"{len(tokens)} characters leave nothing to predict: need 2")
+    if len(tokens) < 2:
+        raise ValueError(f"{len(tokens)} characters leave nothing to predict: need 2")
     check_tokens(tokens[None], model.vocab_size)
     try:
         read = _read_stream if getattr(model, 'carries_past', False) else _read_windows
@@ -589,17 +623,18 @@ def bits_per_character(
     finally: model.train(was)
     return nats / (len(tokens)-1) / math.log(2)
 
-# %% ../nbs/05_training.ipynb #b97ff50f
+# %% ../nbs/05_training.ipynb #51ad39db
 def _nats(logits, targets):
     "What each target costs, [b,t]."
     return F.cross_entropy(logits.float().transpose(1,2), targets, reduction='none')
 
 def _read_windows(model, tokens, size, batch_size, device):
     first,*rest = windows(len(tokens), size, max(1, size//2))
+    parts = [rest[i:i+batch_size] for i in range(0, len(rest), batch_size)]
     total = 0.
-    for part in [[first]] + [rest[i:i+batch_size] for i in range(0, len(rest), batch_size)]:
-        xy = torch.stack([tokens[a:e+1] for a,e,_ in part]).to(device).long()    # [b,size+1]
-        cost = _nats(model(xy[:,:-1]).logits, xy[:,1:])                          # [b,size]
+    for part in [[first], *parts]:
+        xy = torch.stack([tokens[a:e+1] for a,e,_ in part]).to(device).long() # [b,size+1]
+        cost = _nats(model(xy[:,:-1]).logits, xy[:,1:])                       # [b,size]
         total += sum(c[d-a-1:].double().sum() for c,(a,_,d) in zip(cost, part))
     return total.item()
 
