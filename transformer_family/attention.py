@@ -73,13 +73,14 @@ def span_mask(
     b,h,i,j = grid(batch, n_heads, t, s, device)
     return span(b, h, i, j)
 
-# %% ../nbs/01_attention.ipynb #2a2da15a
+# %% ../nbs/01_attention.ipynb #9cc1ae14
 def shift_span(
     span,
     dropped:int # positions cut off the front
 ):
     "The span as seen by keys that lost their first `dropped` positions."
-    def _shifted(b, h, q_idx, kv_idx): return span(b, h, q_idx + dropped, kv_idx + dropped)
+    def _shifted(b, h, q_idx, kv_idx):
+        return span(b, h, q_idx + dropped, kv_idx + dropped)
     return _shifted
 
 # %% ../nbs/01_attention.ipynb #97d67b22
@@ -100,18 +101,19 @@ def plot_span(
     ax.spines[:].set_visible(True)
     return ax
 
-# %% ../nbs/01_attention.ipynb #ed482827
+# %% ../nbs/01_attention.ipynb #42a1bc20
 def dense_mask(
     span, # predicate, bool tensor that broadcasts to [b,h,t,s], or None
     q:Tensor, # [b,h,t,k]
     k:Tensor # [b,h,s,k]
 ):
-    "The span of these queries over these keys as a bool tensor, or None if all is allowed."
+    "The span of these queries over these keys as a bool tensor, None if all is allowed."
     (b,h,t,_),s = q.shape, k.size(-2)
     if span is None or span is full: return None
     if not isinstance(span, Tensor): return span_mask(span, t, s, h, b, q.device)
     if span.dtype != torch.bool:
-        raise ValueError(f"a span as a tensor is bool, True = may attend; got {span.dtype}")
+        raise ValueError(f"a span as a tensor is bool, True = may attend; "
+                         f"got {span.dtype}")
     try: shape = torch.broadcast_shapes(span.shape, (b,h,t,s))
     except RuntimeError: shape = None
     if shape != (b,h,t,s):
@@ -119,10 +121,11 @@ def dense_mask(
                          f"[b,h,t,s] = {[b,h,t,s]}")
     return span
 
-# %% ../nbs/01_attention.ipynb #bca7d8de
+# %% ../nbs/01_attention.ipynb #7e6dfe6a
 def _biased(scores, bias):
     "Scores [b,h,t,s] with a tensor added or a `score_mod` applied."
-    if bias is None or isinstance(bias, Tensor): return scores if bias is None else scores + bias
+    if bias is None: return scores
+    if isinstance(bias, Tensor): return scores + bias
     return bias(scores, *grid(*scores.shape, scores.device))
 
 def attention_weights(
@@ -132,7 +135,7 @@ def attention_weights(
     bias=None, # tensor that broadcasts to [b,h,t,s], or a score_mod
     scale:float=None # default 1/√d_k
 )->Tensor: # [b,h,t,s]
-    "The weights a_ij of scaled dot-product attention; a row that may attend to nothing is zero."
+    "The weights a_ij of scaled dot-product attention; a row without keys is zero."
     scale = q.size(-1)**-.5 if scale is None else scale
     scores = _biased(q @ k.transpose(-2,-1) * scale, bias)          # [b,h,t,s]
     mask = dense_mask(span, q, k)
@@ -140,7 +143,7 @@ def attention_weights(
     scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     return scores.softmax(-1).masked_fill(~mask, 0.)
 
-# %% ../nbs/01_attention.ipynb #a3d55603
+# %% ../nbs/01_attention.ipynb #6f5bc26c
 def attention(
     q:Tensor, # [b,h,t,k]
     k:Tensor, # [b,h,s,k]
@@ -154,16 +157,17 @@ def attention(
     t,s = q.size(-2), k.size(-2)
     if bias is not None and not isinstance(bias, Tensor):
         return F.dropout(attention_weights(q, k, span, bias, scale), dropout_p) @ v
-    sdpa = lambda **kw: F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p, scale=scale, **kw)
+    kw = dict(dropout_p=dropout_p, scale=scale)
+    sdpa = lambda **m: F.scaled_dot_product_attention(q, k, v, **kw, **m)
     if span is causal and bias is None and t in (1,s): return sdpa(is_causal=t == s > 1)
     mask = dense_mask(span, q, k)
     if mask is None: return sdpa(attn_mask=bias)
-    some = mask.any(-1, keepdim=True)                          # [b,h,t,1], has anybody to ask
+    some = mask.any(-1, keepdim=True)                      # [b,h,t,1], has anybody to ask
     mask = mask | ~some
     if bias is not None: mask = bias.masked_fill(~mask, -torch.inf)
     return sdpa(attn_mask=mask).masked_fill(~some, 0.)
 
-# %% ../nbs/01_attention.ipynb #140cd880
+# %% ../nbs/01_attention.ipynb #f64c492e
 class KV(NamedTuple):
     "Keys and values of the positions seen so far."
     k:Tensor # [b,h,s,k]
@@ -176,11 +180,12 @@ def extend(
     "Append keys and values to those of the past."
     if past is None: return new
     if past.k.size(0) != new.k.size(0):
-        raise ValueError(f"past belongs to a batch of {past.k.size(0)}, the tokens to one of "
-                         f"{new.k.size(0)}: feed a past back to the batch it came from")
+        raise ValueError(f"past belongs to a batch of {past.k.size(0)}, the tokens "
+                         f"to one of {new.k.size(0)}: feed a past back to the batch it "
+                         f"came from")
     return KV(*(torch.cat(p, -2) for p in zip(past, new)))
 
-# %% ../nbs/01_attention.ipynb #1cbd4548
+# %% ../nbs/01_attention.ipynb #9bb707d0
 def split_heads(x, n_heads):
     "[b,t,h·k] to [b,h,t,k]."
     return x.unflatten(-1, (n_heads,-1)).transpose(1,2)
@@ -189,6 +194,7 @@ def merge_heads(x):
     "[b,h,t,k] back to [b,t,h·k]."
     return x.transpose(1,2).flatten(2)
 
+# %% ../nbs/01_attention.ipynb #636987f5
 class MultiHeadAttention(nn.Module):
     "Multi-head attention (Vaswani et al., 3.2.2), with a key-value cache as its past."
     def __init__(self,
@@ -200,22 +206,24 @@ class MultiHeadAttention(nn.Module):
         dropout:float=0. # of the weights
     ):
         super().__init__()
-        check_sizes(d_model=d_model, n_heads=n_heads, d_head=d_head); check_rate(dropout=dropout)
+        check_sizes(d_model=d_model, n_heads=n_heads, d_head=d_head)
+        check_rate(dropout=dropout)
         if d_head is None and d_model % n_heads:
-            raise ValueError(f"d_model={d_model} is not divisible by n_heads={n_heads}: choose "
-                             f"another number of heads, or give d_head")
+            raise ValueError(f"d_model={d_model} is not divisible by n_heads={n_heads}: "
+                             f"choose another number of heads, or give d_head")
         self.n_heads,self.attend,self.dropout = n_heads,attend,dropout
         inner = n_heads * (d_head or d_model//n_heads)
-        self.W_q,self.W_k,self.W_v = (nn.Linear(d_model, inner, bias=bias) for _ in range(3))
+        proj = (nn.Linear(d_model, inner, bias=bias) for _ in range(3))
+        self.W_q,self.W_k,self.W_v = proj
         self.W_o = nn.Linear(inner, d_model, bias=bias)
 
-# %% ../nbs/01_attention.ipynb #b0bde132
+# %% ../nbs/01_attention.ipynb #88a92b1b
 @patch
 def keys_values(self:MultiHeadAttention,
     x:Tensor # [b,s,d]
 )->KV:
     "What `x` offers to be looked at."
-    return KV(split_heads(self.W_k(x), self.n_heads), split_heads(self.W_v(x), self.n_heads))
+    return KV(*(split_heads(W(x), self.n_heads) for W in (self.W_k, self.W_v)))
 
 @patch
 def forward(self:MultiHeadAttention,
@@ -223,7 +231,7 @@ def forward(self:MultiHeadAttention,
     past:KV=None, # of earlier positions; of `context` if that is what is attended to
     span=None, # predicate or bool tensor; None: everybody
     bias=None, # tensor that broadcasts to [b,h,t,s], or a score_mod
-    context:Tensor=None # [b,s,d], where keys and values come from; default: `x` after its past
+    context:Tensor=None # [b,s,d], source of keys and values; default: `x` after its past
 )->tuple: # [b,t,d], past
     "Every position of `x` attends (Vaswani et al., 3.2.2)."
     if context is None: past = extend(past, self.keys_values(x))
@@ -246,20 +254,21 @@ def in_pieces(
         ys.append(y)
     return torch.cat(ys, 1)                                                  # [b,t,d]
 
-# %% ../nbs/01_attention.ipynb #08a2bd4b
+# %% ../nbs/01_attention.ipynb #ddb65394
 def flex_attend(q, k, v, span=None, bias=None, scale=None, dropout_p=0.):
-    "`attention` by torch's FlexAttention: spans as block-sparse kernels, `bias` as a score_mod."
+    "`attention` by FlexAttention: spans as block-sparse kernels, `bias` as a score_mod."
     from torch.nn.attention.flex_attention import flex_attention
-    if dropout_p: raise ValueError("FlexAttention has no dropout of weights; set dropout to 0")
+    if dropout_p:
+        raise ValueError("FlexAttention has no dropout of weights; set dropout to 0")
     if isinstance(span, Tensor) or isinstance(bias, Tensor):
-        raise ValueError("FlexAttention takes spans and biases as functions, got a tensor; "
-                         "use `attention`")
+        raise ValueError("FlexAttention takes spans and biases as functions, got a "
+                         "tensor; use `attention`")
     past = k.size(-2) - q.size(-2)
     score = bias and (lambda x,b,h,i,j: bias(x, b, h, i+past, j))
     block = None if span in (None, full) else _block_mask(q, k, span, past)
     return (_compiled() if q.is_cuda else flex_attention)(q, k, v, score, block, scale)
 
-# %% ../nbs/01_attention.ipynb #4f1d9827
+# %% ../nbs/01_attention.ipynb #b93e5ca4
 @lru_cache(maxsize=None)
 def _compiled():
     "The kernel, compiled once."
@@ -270,9 +279,10 @@ def _block_mask(q, k, span, past):
     "The span over these sizes as FlexAttention's block mask."
     from torch.nn.attention.flex_attention import create_block_mask
     (b,h,t,_),s = q.shape, k.size(-2)
-    return create_block_mask(lambda b,h,i,j: span(b, h, i+past, j), b, h, t, s, device=q.device)
+    mask_mod = lambda b,h,i,j: span(b, h, i+past, j)
+    return create_block_mask(mask_mod, b, h, t, s, device=q.device)
 
-# %% ../nbs/01_attention.ipynb #b1b048b5
+# %% ../nbs/01_attention.ipynb #f4b07893
 def plot_attention(
     A:Tensor, # [t,s] or [h,t,s] weights
     queries=None, # labels of the rows
@@ -283,8 +293,10 @@ def plot_attention(
     "Draw attention weights, a panel for each head."
     if A.ndim == 3:
         import matplotlib.pyplot as plt
-        _,axs = plt.subplots(1, len(A), figsize=(2*len(A),2.2), layout='constrained', squeeze=False)
-        return [plot_attention(a, queries, keys, ax, f'head {i}') for i,(a,ax) in enumerate(zip(A, axs[0]))]
+        fig = plt.figure(figsize=(2*len(A),2.2), layout='constrained')
+        axs = fig.subplots(1, len(A), squeeze=False)[0]
+        return [plot_attention(a, queries, keys, ax, f'head {i}')
+                for i,(a,ax) in enumerate(zip(A, axs))]
     ax = new_ax(ax, (3,3))
     ax.imshow(A.detach().float().cpu(), vmin=0, vmax=1, cmap='Blues')
     ax.set(title=title, xlabel='key', ylabel='query', xticks=[], yticks=[])
