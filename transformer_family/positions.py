@@ -28,7 +28,7 @@ def angles(
     w = 10000. ** (-torch.arange(0, d, 2, dtype=dtype, device=device) / d)
     return i[:,None] * w
 
-# %% ../nbs/02_positions.ipynb #4dc4961d
+# %% ../nbs/02_positions.ipynb #7dc78fb1
 def sinusoidal(
     n:int, # positions, from `start`
     d:int, # columns
@@ -36,33 +36,35 @@ def sinusoidal(
     dtype=torch.float32,
     device=None
 )->Tensor: # [n,d]
-    "Sinusoidal positions: sines in even columns, cosines in odd ones (Vaswani et al., 3.5)."
+    "Sinusoidal positions: sines in even columns, cosines in odd (Vaswani et al., 3.5)."
     check_sizes(n=n, d=d)
     if start < 0: raise ValueError(f"positions start at 0, got start={start}")
     a = angles(n, d, start, torch.promote_types(dtype, torch.float32), device)
     return torch.stack([a.sin(), a.cos()], -1).flatten(1)[:,:d].to(dtype)
 
-# %% ../nbs/02_positions.ipynb #662782aa
+# %% ../nbs/02_positions.ipynb #5be4d23c
 def rotation(
     k:int, # steps, of either sign
     d:int, # columns; even
     dtype=torch.float32
 )->Tensor: # [d,d]
     "The matrix R_k with p_{i+k} = p_i R_k for every position i."
-    if d % 2: raise ValueError(f"a rotation turns pairs of columns, so d must be even; got {d}")
+    if d % 2:
+        raise ValueError(f"a rotation turns pairs of columns, so d must be even; got {d}")
     a = angles(2, d, dtype=dtype)[1] * k                                   # [d/2]
     turn = torch.stack([a.cos(), -a.sin(), a.sin(), a.cos()], -1).view(-1,2,2)
     return torch.block_diag(*turn)
 
-# %% ../nbs/02_positions.ipynb #fa212afd
+# %% ../nbs/02_positions.ipynb #147c4e85
 def check_length(
     end:int, # positions needed
     max_len # positions there are, or None for no limit
 )->None:
     "Refuse a sequence that is longer than the model's positions."
     if max_len is not None and end > max_len:
-        raise ValueError(f"the sequence reaches position {end}, but the model has max_len={max_len} "
-                         f"positions: shorten it, or build the model with a larger max_len")
+        raise ValueError(f"the sequence reaches position {end}, but the model has "
+                         f"max_len={max_len} positions: shorten it, or build the model "
+                         f"with a larger max_len")
 
 class SinusoidalPositions(nn.Module):
     "Add sinusoidal positions to embeddings (Vaswani et al., 3.5)."
