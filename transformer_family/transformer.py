@@ -8,7 +8,7 @@ Docs: https://transformer-family.github.io/transformer_family/transformer.html.m
 __all__ = ['FeedForward', 'PostNorm', 'PreNorm', 'EncoderLayer', 'DecoderLayer', 'Encoder', 'check_past', 'Decoder',
            'TiedEmbedding', 'Past', 'TransformerLM', 'Transformer']
 
-# %% ../nbs/03_transformer.ipynb #76a330dc
+# %% ../nbs/03_transformer.ipynb #dac78c94
 from typing import Any, NamedTuple
 
 import torch
@@ -16,8 +16,10 @@ import torch.nn.functional as F
 from fastcore.basics import patch
 from torch import Tensor, nn
 
-from .attention import MultiHeadAttention, attention, causal, key_padding
-from .core import Output, check_rate, check_sizes, check_tokens, configured
+from .attention import (
+    MultiHeadAttention, attention, causal, key_padding)
+from .core import (
+    Output, check_rate, check_sizes, check_tokens, configured)
 from .positions import SinusoidalPositions
 
 # %% ../nbs/03_transformer.ipynb #0d06896e
@@ -55,9 +57,9 @@ class PreNorm(PostNorm):
     def enter(self, x): return self.norm(x)
     def leave(self, x, y): return x + self.dropout(y)
 
-# %% ../nbs/03_transformer.ipynb #f401a779
+# %% ../nbs/03_transformer.ipynb #a909a68d
 class EncoderLayer(nn.Module):
-    "Self-attention and feed-forward (Vaswani et al., 3.1); with a causal span, a decoder-only layer."
+    "Self-attention and feed-forward (Vaswani et al., 3.1); causal, a decoder-only layer."
     def __init__(self,
         d_model:int,
         n_heads:int,
@@ -71,18 +73,19 @@ class EncoderLayer(nn.Module):
         super().__init__()
         self.attn = attn or MultiHeadAttention(d_model, n_heads, attend=attend)
         self.ff = ff or FeedForward(d_model, d_ff)
-        self.attn_wiring,self.ff_wiring = wiring(d_model, dropout), wiring(d_model, dropout)
+        self.attn_wiring = wiring(d_model, dropout)
+        self.ff_wiring = wiring(d_model, dropout)
 
     def forward(self, x, past=None, span=None):
         y,past = self.attn(self.attn_wiring.enter(x), past, span)
         x = self.attn_wiring.leave(x, y)
         return self.ff_wiring.leave(x, self.ff(self.ff_wiring.enter(x))), past
 
-# %% ../nbs/03_transformer.ipynb #2edf1faf
+# %% ../nbs/03_transformer.ipynb #117cf109
 class DecoderLayer(EncoderLayer):
     "Masked self-attention, attention to the encoder, feed-forward (Vaswani et al., 3.1)."
-    def __init__(self, d_model:int, n_heads:int, d_ff:int, dropout:float=0., wiring=PostNorm,
-                 attend=attention, **parts):
+    def __init__(self, d_model:int, n_heads:int, d_ff:int, dropout:float=0.,
+                 wiring=PostNorm, attend=attention, **parts):
         super().__init__(d_model, n_heads, d_ff, dropout, wiring, attend, **parts)
         self.cross = MultiHeadAttention(d_model, n_heads, attend=attend)
         self.cross_wiring = wiring(d_model, dropout)
@@ -146,7 +149,7 @@ class TiedEmbedding(nn.Embedding):
         "Scores of the next token."
         return F.linear(x, self.weight)
 
-# %% ../nbs/03_transformer.ipynb #6ad5c96b
+# %% ../nbs/03_transformer.ipynb #f0d2c118
 class Past(NamedTuple):
     "What a Transformer leaves behind: where it stands, and each layer's keys and values."
     position:int
@@ -158,13 +161,14 @@ class TransformerLM(nn.Module):
     carries_past,loss_weights = False,{}
     @configured
     def __init__(self, vocab_size:int=256, d_model:int=128, n_layers:int=4, n_heads:int=4,
-                 d_ff:int=None, dropout:float=0., max_len:int=512, positions=SinusoidalPositions,
-                 **layer):
+                 d_ff:int=None, dropout:float=0., max_len:int=512,
+                 positions=SinusoidalPositions, **layer):
         super().__init__()
         check_sizes(vocab_size=vocab_size, max_len=max_len)
         self.vocab_size,self.max_len = vocab_size,max_len
         self.layers = Encoder(d_model, n_layers, n_heads, d_ff, dropout, **layer)
-        self.embed,self.positions = TiedEmbedding(vocab_size, d_model), positions(d_model, max_len)
+        self.embed = TiedEmbedding(vocab_size, d_model)
+        self.positions = positions(d_model, max_len)
         self.dropout = nn.Dropout(dropout)
 
 # %% ../nbs/03_transformer.ipynb #af1ff7b1
@@ -182,23 +186,27 @@ def forward(self:TransformerLM,
     past = None if self.training else Past(start + tokens.size(1), layers)
     return Output(self.embed.logits(x), past, {})
 
-# %% ../nbs/03_transformer.ipynb #1542194e
+# %% ../nbs/03_transformer.ipynb #30faf8ac
 class Transformer(nn.Module):
     "The encoder-decoder of Vaswani et al. (2017)."
     carries_past,loss_weights = False,{}
     @configured
     def __init__(self, src_vocab:int, tgt_vocab:int=None, d_model:int=512, n_layers:int=6,
-                 n_heads:int=8, d_ff:int=None, dropout:float=.1, max_len:int=None, **layer):
+                 n_heads:int=8, d_ff:int=None, dropout:float=.1, max_len:int=None,
+                 **layer):
         super().__init__()
         check_sizes(src_vocab=src_vocab, tgt_vocab=tgt_vocab, max_len=max_len)
-        self.src_vocab,self.vocab_size,self.max_len = src_vocab, tgt_vocab or src_vocab, max_len
+        self.src_vocab,self.vocab_size = src_vocab, tgt_vocab or src_vocab
+        self.max_len = max_len
         args = d_model, n_layers, n_heads, d_ff, dropout
         self.encoder,self.decoder = Encoder(*args, **layer), Decoder(*args, **layer)
         self.embed = TiedEmbedding(self.vocab_size, d_model)
-        self.src_embed = self.embed if tgt_vocab is None else TiedEmbedding(src_vocab, d_model)
-        self.positions,self.dropout = SinusoidalPositions(d_model, max_len), nn.Dropout(dropout)
+        shared = tgt_vocab is None
+        self.src_embed = self.embed if shared else TiedEmbedding(src_vocab, d_model)
+        self.positions = SinusoidalPositions(d_model, max_len)
+        self.dropout = nn.Dropout(dropout)
 
-# %% ../nbs/03_transformer.ipynb #2dada03e
+# %% ../nbs/03_transformer.ipynb #9de9060a
 @patch
 def encode(self:Transformer,
     src:Tensor, # [b,s], integers
@@ -219,8 +227,8 @@ def forward(self:Transformer,
     "Scores of the target token after each position."
     check_tokens(tgt, self.vocab_size, 'target tokens')
     start,layers,mask = past or (0, None, src_mask)
-    context = self.encode(src, src_mask) if past is None else tgt    # else its keys are in the past
-    x = self.dropout(self.positions(self.embed(tgt), start))                          # [b,t,d]
+    context = self.encode(src, src_mask) if past is None else tgt  # its keys are in past
+    x = self.dropout(self.positions(self.embed(tgt), start))             # [b,t,d]
     x,layers = self.decoder(x, layers, span=causal, context=context,
                             context_span=None if mask is None else key_padding(mask))
     past = None if self.training else Past(start + tgt.size(1), layers, mask)
