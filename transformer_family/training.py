@@ -491,7 +491,7 @@ def restore_state(
     learn.dls.train.pos = state['pos']
     learn.follow_contract.past[True] = state['past']
 
-# %% ../nbs/05_training.ipynb #fed70d31
+# %% ../nbs/05_training.ipynb #21f53eb5
 class Checkpoint(Callback):
     "Keep a run's folder: model, config, checkpoint and history, whole at every moment."
     order = 70
@@ -516,8 +516,8 @@ class Checkpoint(Callback):
         folder,tensors = folder or self.folder,{}
         if not (folder/'config.json').exists(): save(self.model, folder, **self.extra)
         spec = pack(training_state(self.learn), tensors, 'state')
+        write_atomic(folder/'history.csv', to_csv(self.rows))      # never the older
         write_tensors(folder/'checkpoint.safetensors', tensors, state=spec)
-        write_atomic(folder/'history.csv', to_csv(self.rows))
         write_tensors(folder/'model.safetensors', _unique(unwrap(self.model)))
 
 # %% ../nbs/05_training.ipynb #43d6b862

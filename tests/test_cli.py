@@ -1,0 +1,203 @@
+"""The commands as a user types them: in a shell, in an empty folder, and sometimes killed."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors import safe_open
+
+BIN = Path(sys.executable).parent
+SMALL = ('--d-model 16 --n-layers 1 --n-heads 2 --seq-len 16 --batch-size 4 --device cpu '
+         '--data book.txt').split()
+TEXT = ''.join(f'{i} green bottles hanging on the wall, and the wall said {i * i}. '
+               for i in range(600))
+
+
+def start(cwd, name, *args):
+    "Start an installed console script, as a shell would."
+    env = dict(os.environ, OMP_NUM_THREADS='1', PYTHONUNBUFFERED='1', PYTHONWARNINGS='ignore')
+    return subprocess.Popen([str(BIN/name), *map(str, args)], cwd=cwd, env=env, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def typed(cwd, name, *args, rc=0):
+    "Run a command to its end; its stdout, or its stderr where it is meant to fail."
+    p = start(cwd, name, *args)
+    out, err = p.communicate(timeout=300)
+    assert p.returncode == rc, f'{name} {args} ended with {p.returncode}\n{out}\n{err}'
+    return out if rc == 0 else err
+
+
+def wait_for(condition, process, seconds=120):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until, 'waited too long'
+        time.sleep(.02)
+
+
+def sound(run):
+    "Every file of a run can be read, and nothing else lies there under a final name."
+    for name in ('model', 'checkpoint'):
+        with safe_open(run / f'{name}.safetensors', 'pt') as f:
+            assert len([f.get_tensor(k) for k in f.keys()])
+    assert json.loads((run / 'config.json').read_text())['run']
+    return (run / 'history.csv').read_text().splitlines()
+
+
+@pytest.fixture
+def cwd(tmp_path):
+    (tmp_path / 'book.txt').write_text(TEXT)
+    return tmp_path
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+    "One finished run, for the tests that only look at it."
+    cwd = tmp_path_factory.mktemp('cli')
+    (cwd / 'book.txt').write_text(TEXT)
+    out = typed(cwd, 'tfam-train', 'transformer', '--steps', 30, '--seed', 5, *SMALL)
+    return cwd, out
+
+
+def test_train_reports_and_fills_the_folder(run):
+    cwd, out = run
+    for word in ('untrained', 'unigram entropy', 'bz2', 'trained', 'parameters'):
+        assert word in out
+    names = {p.name for p in (cwd / 'runs' / 'transformer').iterdir()}
+    assert names == {'checkpoint.safetensors', 'config.json', 'history.csv', 'loss.png',
+                     'model.safetensors', 'sample.txt'}
+    rows = (cwd / 'runs' / 'transformer' / 'history.csv').read_text().splitlines()
+    assert rows[0] == 'step,seconds,lr,loss,bpc,valid_bpc' and len(rows) == 31
+    assert float(rows[-1].split(',')[3]) < float(rows[1].split(',')[3])
+    assert (cwd / 'runs' / 'transformer' / 'loss.png').read_bytes()[:4] == b'\x89PNG'
+
+
+def test_generate_and_eval(run):
+    cwd, _ = run
+    out = typed(cwd, 'tfam-generate', 'runs/transformer', '--prompt', 'green ', '--n', 40,
+                '--seed', 1)
+    assert out.startswith('green ') and len(out) >= 40
+    assert out == typed(cwd, 'tfam-generate', 'runs/transformer', '--prompt', 'green ', '--n', 40,
+                        '--seed', 1)
+    last = typed(cwd, 'tfam-eval', 'runs/transformer', '--data', 'book.txt').splitlines()[-1]
+    assert last.startswith('bits per character: ') and 0 < float(last.split(': ')[1]) < 8
+    assert 'transformer' in typed(cwd, 'tfam-models')
+
+
+def test_same_seed_same_curve(run, cwd):
+    typed(cwd, 'tfam-train', '--steps', 30, '--seed', 5, *SMALL)
+    one, two = ([line.split(',')[2:] for line in
+                 (c / 'runs' / 'transformer' / 'history.csv').read_text().splitlines()]
+                for c in (run[0], cwd))
+    assert one == two
+
+
+def test_killed_and_resumed_equals_uninterrupted(cwd):
+    "`kill -9` at several moments, the first within the first steps; the curve does not notice."
+    args = ['--steps', 260, '--seed', 3, '--dropout', .1, *SMALL]
+    typed(cwd, 'tfam-train', *args, '--out', 'whole')
+    p = start(cwd, 'tfam-train', *args, '--out', 'killed')
+    for steps in (0, 60, 160):
+        wait_for(lambda n=steps: (cwd / 'killed').exists()
+                 and len((cwd / 'killed' / 'history.csv').read_text().splitlines()) > n, p)
+        time.sleep(.05)
+        p.send_signal(signal.SIGKILL)
+        p.communicate()
+        rows = sound(cwd / 'killed')
+        typed(cwd, 'tfam-eval', 'killed')
+        p = start(cwd, 'tfam-train', '--resume', 'killed', '--device', 'cpu')
+    out, err = p.communicate(timeout=300)
+    assert p.returncode == 0, err
+    assert f'resumed at step {len(rows) - 1 - (len(rows) - 1) % 50}' in out
+    one, two = ([line.split(',')[2:] for line in sound(cwd / n)] for n in ('whole', 'killed'))
+    assert one == two
+    assert (cwd / 'whole' / 'model.safetensors').read_bytes() == \
+        (cwd / 'killed' / 'model.safetensors').read_bytes()
+    assert 'is finished' in typed(cwd, 'tfam-train', '--resume', 'killed', '--device', 'cpu')
+
+
+def test_ctrl_c_keeps_the_step(cwd):
+    p = start(cwd, 'tfam-train', '--steps', 100000, '--out', 'run', *SMALL)
+    wait_for(lambda: (cwd / 'run').exists()
+             and len((cwd / 'run' / 'history.csv').read_text().splitlines()) > 50, p)
+    p.send_signal(signal.SIGINT)
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 130 and 'go on with --resume run' in err and 'Traceback' not in err
+    assert len(sound(cwd / 'run')) > 51
+
+
+@pytest.mark.parametrize('args, sentence', [
+    ('--data empty.txt', 'byte'),
+    ('--data one.txt', 'byte'),
+    ('--data short.txt', 'too few for a batch'),
+    ('--data missing.txt', 'missing.txt'),
+    ('--data .', 'a folder'),
+    ('--data book.txt --d-model 30', 'not divisible by n_heads=4'),
+    ('--data book.txt --n-layers 0', 'n_layers must be an integer of at least 1'),
+    ('--data book.txt --batch-size -2', 'batch_size must be an integer of at least 1'),
+    ('--data book.txt --steps 0', 'steps must be an integer of at least 1'),
+    ('--data book.txt --lr -1', 'lr must be above 0'),
+    ('--data book.txt --dropout 1', 'dropout must be in [0, 1)'),
+    ('--data book.txt --device abacus', 'not available here'),
+    ('--data book.txt --out taken', 'taken exists already'),
+    ('lstm', 'choose from transformer'),
+    ('--resume nowhere', 'has no config.json'),
+])
+def test_bad_input_is_one_sentence(cwd, args, sentence):
+    for name, text in (('empty.txt', ''), ('one.txt', 'x'), ('short.txt', 'too short')):
+        (cwd / name).write_text(text)
+    (cwd / 'taken').mkdir()
+    before = sorted(cwd.rglob('*'))
+    err = typed(cwd, 'tfam-train', *args.split(), rc=1)
+    assert sentence in err and err.startswith('tfam-train: ') and len(err.splitlines()) == 1
+    assert sorted(cwd.rglob('*')) == before
+
+
+@pytest.mark.parametrize('damage, sentence', [
+    (lambda b: b[:-100], 'model.safetensors'),
+    (lambda b: b[:-1] + bytes([b[-1] ^ 1]), 'was changed after it was written'),
+    (lambda b: b'', 'is damaged'),
+])
+def test_damaged_model_is_refused(run, tmp_path, damage, sentence):
+    src = run[0] / 'runs' / 'transformer'
+    for name in ('config.json', 'model.safetensors'):
+        (tmp_path / name).write_bytes((src / name).read_bytes())
+    f = tmp_path / 'model.safetensors'
+    f.write_bytes(damage(f.read_bytes()))
+    for name in ('tfam-generate', 'tfam-eval'):
+        err = typed(tmp_path, name, tmp_path, rc=1)
+        assert sentence in err and len(err.splitlines()) == 1
+
+
+def test_other_text_is_not_resumed(run, tmp_path):
+    import shutil
+    shutil.copytree(run[0], tmp_path / 'copy')
+    (tmp_path / 'copy' / 'book.txt').write_text(TEXT + 'one more')
+    err = typed(tmp_path / 'copy', 'tfam-train', '--resume', 'runs/transformer', rc=1)
+    assert 'its bytes differ' in err and len(err.splitlines()) == 1
+
+
+def test_binary_data_is_fine(cwd):
+    (cwd / 'bytes.bin').write_bytes(bytes(range(256)) * 40)
+    out = typed(cwd, 'tfam-train', '--steps', 2, *SMALL, '--data', 'bytes.bin')
+    assert 'trained' in out
+
+
+def test_divergence_and_full_disk_keep_the_last_checkpoint(cwd):
+    "A loss that explodes, and files that may not grow: one sentence, and the run is still whole."
+    err = typed(cwd, 'tfam-train', '--steps', 200, '--out', 'nan', *SMALL, '--lr', 1e38, rc=1)
+    assert 'the loss became' in err and len(err.splitlines()) == 1
+    sound(cwd / 'nan')
+    typed(cwd, 'tfam-train', '--steps', 60, '--out', 'full', *SMALL)
+    cmd = ['bash', '-c', 'ulimit -f 2; exec "$@"', '-', str(BIN/'tfam-train'), '--steps', '60',
+           '--out', 'fuller', *SMALL]
+    env = dict(os.environ, OMP_NUM_THREADS='1', PYTHONWARNINGS='ignore')
+    p = subprocess.run(cmd, cwd=cwd, env=env, text=True, capture_output=True)
+    assert p.returncode == 1 and 'could not write' in p.stderr
+    assert len(p.stderr.splitlines()) == 1 and not (cwd / 'fuller').exists()
+    sound(cwd / 'full')
