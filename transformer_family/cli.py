@@ -70,8 +70,8 @@ def tfam_models():
         size = '' if n is None else f'{n:,}'
         print(f'{name.replace("_","-"):24}{size:>12}  {cls.__doc__}')
 
-# %% ../nbs/70_cli.ipynb #f6a04763
-DEFAULTS = {'cpu': dict(steps=1300, batch_size=16),
+# %% ../nbs/70_cli.ipynb #8a54f437
+DEFAULTS = {'cpu': dict(steps=1400, batch_size=16),
             'cuda': dict(steps=4000, batch_size=64)}
 
 def settings(
@@ -255,13 +255,13 @@ def continue_run(
     print(f'{folder} is resumed at step {resume(learn, folder)}')
     return learn, source
 
-# %% ../nbs/70_cli.ipynb #99bd15de
+# %% ../nbs/70_cli.ipynb #e4171a6d
 @call_parse(pos=['model'])
 @one_sentence
 def tfam_train(
     model:str='transformer', # Which model; tfam-models lists them
     data:str='pydoc', # A named corpus or the path of a file
-    steps:int=None, # Training steps (default: 1300 on a CPU, 4000 on a GPU)
+    steps:int=None, # Training steps (default: 1400 on a CPU, 4000 on a GPU)
     minutes:float=None, # Train for this long instead of a number of steps
     batch_size:int=None, # Streams side by side (default: 16 on a CPU, 64 on a GPU)
     seq_len:int=128, # Characters of a segment, and the model's longest context
