@@ -154,13 +154,14 @@ def stop_gently(checkpoint):
     finally:
         if old is not None: signal.signal(signal.SIGINT, old)
 
-# %% ../nbs/70_cli.ipynb #7c6e27ad
+# %% ../nbs/70_cli.ipynb #a1f30c3b
 @contextmanager
 def lines_for_bars(learn):
     "Where no terminal shows a progress bar, print a line for each validation."
     def line(log):
-        print(f'step {learn.budget.step:>6}  training loss {log[1]:.3f}  held-out text '
-              f'{log[3]:.3f} bits per character  {log[-1]}', flush=True)
+        loss,(bpc,took) = learn.smooth_loss.item(), log[-2:]
+        print(f'step {learn.budget.step:>6}  training loss {loss:.3f}  held-out text '
+              f'{bpc:.3f} bits per character  {took}', flush=True)
     old,learn.logger = learn.logger,line
     with learn.no_bar(): yield
     learn.logger = old

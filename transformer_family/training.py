@@ -182,7 +182,7 @@ def inverse_sqrt(
     factor = min(n**-.5, n*warmup**-1.5)
     return factor*warmup**.5 if d_model is None else factor*d_model**-.5
 
-# %% ../nbs/05_training.ipynb #e8b13a40
+# %% ../nbs/05_training.ipynb #df6439d0
 class Budget(Callback):
     "Spend a number of steps or of minutes on one schedule; validate every `every` steps."
     order = -3
@@ -195,10 +195,13 @@ class Budget(Callback):
             raise ValueError(f"minutes must be above 0, got {minutes}")
         self.lr,self.every,self.schedule = lr,every,schedule
         self.steps,self.minutes = steps,minutes
-        self.step,self.before = 0,0.            # steps done; seconds of earlier sessions
+        self.step = 0                           # steps done, over all sessions
+        self.before,self.started = 0.,None      # seconds of earlier sessions; now
 
     @property
-    def seconds(self): return self.before + time.monotonic() - self.started
+    def seconds(self):
+        running = 0. if self.started is None else time.monotonic() - self.started
+        return self.before + running
 
 # %% ../nbs/05_training.ipynb #2c917194
 @patch(as_prop=True)
@@ -213,12 +216,18 @@ def epochs(self:Budget):
     if not self.steps: return 10**6
     return math.ceil(self.steps/self.every) - self.step//self.every
 
-# %% ../nbs/05_training.ipynb #3a26f80f
+# %% ../nbs/05_training.ipynb #50b27fa6
 @patch
 def before_fit(self:Budget):
     "Start the clock."
     self.started = time.monotonic()
 
+@patch
+def after_fit(self:Budget):
+    "Stop the clock."
+    self.before,self.started = self.seconds,None
+
+# %% ../nbs/05_training.ipynb #9fab515d
 @patch
 def before_epoch(self:Budget):
     "Cut an epoch of what is left until the next validation."
