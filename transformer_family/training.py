@@ -9,16 +9,17 @@ __all__ = ['COLUMNS', 'BitsPerCharacter', 'BitsPerDim', 'Perplexity', 'sequence_
            'BitsProgress', 'adamw', 'lm_learner', 'StopOnNaN', 'ClampParameters', 'one_cycle', 'inverse_sqrt', 'Budget',
            'write_atomic', 'write_tensors', 'read_tensors', 'part_name', 'find_part', 'save', 'load_weights',
            'read_config', 'build_from', 'load', 'to_hub', 'from_hub', 'pack', 'unpack', 'training_state',
-           'restore_state', 'Checkpoint', 'to_csv', 'read_history', 'resume', 'plot_history', 'windows',
-           'bits_per_character']
+           'restore_state', 'Checkpoint', 'check_finite', 'to_csv', 'read_history', 'resume', 'plot_history', 'windows',
+           'evaluating', 'bits_per_character']
 
-# %% ../nbs/05_training.ipynb #e54405e1
+# %% ../nbs/05_training.ipynb #54d9ab0e
 import hashlib
 import importlib
 import json
 import math
 import os
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -505,7 +506,7 @@ def restore_state(
     learn.dls.train.pos = state['pos']
     learn.follow_contract.past[True] = state['past']
 
-# %% ../nbs/05_training.ipynb #e1e59481
+# %% ../nbs/05_training.ipynb #7f0f338b
 class Checkpoint(Callback):
     "Keep a run's folder: model, config, checkpoint and history, whole at every moment."
     order = 70
@@ -525,15 +526,29 @@ class Checkpoint(Callback):
         self.write(part)
         os.rename(part, self.folder)
 
-    def write(self, folder=None):
-        "Write checkpoint, history and model; each file replaces its predecessor at once."
-        folder,tensors = folder or self.folder,{}
-        if not (folder/'config.json').exists(): save(self.model, folder, **self.extra)
-        spec = pack(training_state(self.learn), tensors, 'state')
-        # the history first: `resume` cuts off what is newer than the checkpoint
-        write_atomic(folder/'history.csv', to_csv(self.rows))
-        write_tensors(folder/'checkpoint.safetensors', tensors, state=spec)
-        write_tensors(folder/'model.safetensors', _unique(unwrap(self.model)))
+# %% ../nbs/05_training.ipynb #5dff62d2
+def check_finite(
+    tensors:dict, # name -> tensor
+    step:int # they belong to
+)->None:
+    "Refuse tensors with NaN or infinity."
+    finite = lambda t: not t.is_floating_point() or t.isfinite().all()
+    if n := next((n for n,t in tensors.items() if not finite(t)), None):
+        raise FloatingPointError(f"the training state is not finite at step {step} ({n}):"
+                                 " the last checkpoint stays; lower the learning rate or "
+                                 "clip gradients")
+
+@patch
+def write(self:Checkpoint, folder=None):
+    "Write checkpoint, history and model; each file replaces its predecessor at once."
+    folder,tensors = folder or self.folder,{}
+    spec = pack(training_state(self.learn), tensors, 'state')
+    check_finite(tensors, self.learn.budget.step)
+    if not (folder/'config.json').exists(): save(self.model, folder, **self.extra)
+    # the history first: `resume` cuts off what is newer than the checkpoint
+    write_atomic(folder/'history.csv', to_csv(self.rows))
+    write_tensors(folder/'checkpoint.safetensors', tensors, state=spec)
+    write_tensors(folder/'model.safetensors', _unique(unwrap(self.model)))
 
 # %% ../nbs/05_training.ipynb #43d6b862
 COLUMNS = 'step','seconds','lr','loss','bpc','valid_bpc'
@@ -618,8 +633,18 @@ def windows(
         done = end + 1
     return out
 
-# %% ../nbs/05_training.ipynb #1608ed41
-@torch.no_grad()
+# %% ../nbs/05_training.ipynb #a04f9f47
+@contextmanager
+def evaluating(model:nn.Module):
+    "Evaluation mode, without gradients, for a while."
+    modes = [(m, m.training) for m in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad(): yield model
+    finally:
+        for m,mode in modes: m.training = mode
+
+# %% ../nbs/05_training.ipynb #2d362b10
 def bits_per_character(
     model:nn.Module,
     tokens:Tensor, # [n], integers
@@ -627,16 +652,14 @@ def bits_per_character(
     batch_size:int=32 # windows at a time
 )->float:
     "Bits per character of a text, each character predicted once, with context."
-    device,was = next(model.parameters()).device, model.training
+    device = next(model.parameters()).device
     limit = getattr(model, 'max_len', None) or size or 256
     size = min(size or limit, limit)
     if len(tokens) < 2:
         raise ValueError(f"{len(tokens)} characters leave nothing to predict: need 2")
     check_tokens(tokens[None], model.vocab_size)
-    try:
-        read = _read_stream if getattr(model, 'carries_past', False) else _read_windows
-        nats = read(model.eval(), tokens, size, batch_size, device)
-    finally: model.train(was)
+    read = _read_stream if getattr(model, 'carries_past', False) else _read_windows
+    with evaluating(model): nats = read(model, tokens, size, batch_size, device)
     return nats / (len(tokens)-1) / math.log(2)
 
 # %% ../nbs/05_training.ipynb #51ad39db
