@@ -194,28 +194,30 @@ def merge_heads(x):
     "[b,h,t,k] back to [b,t,h·k]."
     return x.transpose(1,2).flatten(2)
 
-# %% ../nbs/01_attention.ipynb #636987f5
+# %% ../nbs/01_attention.ipynb #8967e48a
 class MultiHeadAttention(nn.Module):
     "Multi-head attention (Vaswani et al., 3.2.2), with a key-value cache as its past."
     def __init__(self,
         d_model:int,
         n_heads:int,
-        d_head:int=None, # default d_model / n_heads
+        d_head:int=None, # of queries and keys; default d_model / n_heads
+        d_value:int=None, # of values; default d_head
         bias:bool=False, # in the four projections
         attend=attention, # called with (q, k, v, span, bias, dropout_p=…)
         dropout:float=0. # of the weights
     ):
         super().__init__()
-        check_sizes(d_model=d_model, n_heads=n_heads, d_head=d_head)
+        check_sizes(d_model=d_model, n_heads=n_heads, d_head=d_head, d_value=d_value)
         check_rate(dropout=dropout)
         if d_head is None and d_model % n_heads:
             raise ValueError(f"d_model={d_model} is not divisible by n_heads={n_heads}: "
                              f"choose another number of heads, or give d_head")
         self.n_heads,self.attend,self.dropout = n_heads,attend,dropout
-        inner = n_heads * (d_head or d_model//n_heads)
-        proj = (nn.Linear(d_model, inner, bias=bias) for _ in range(3))
-        self.W_q,self.W_k,self.W_v = proj
-        self.W_o = nn.Linear(inner, d_model, bias=bias)
+        d_head = d_head or d_model//n_heads
+        sizes = d_head, d_head, d_value or d_head
+        self.W_q,self.W_k,self.W_v = (nn.Linear(d_model, n_heads*k, bias=bias)
+                                      for k in sizes)
+        self.W_o = nn.Linear(n_heads*sizes[-1], d_model, bias=bias)
 
 # %% ../nbs/01_attention.ipynb #88a92b1b
 @patch

@@ -1,4 +1,4 @@
-"""Feed-forward, sub-layer wiring, encoder, decoder, and the two models made of them
+"""Feed-forward, sub-layer wiring, encoder, decoder, and the three models made of them
 
 Docs: https://transformer-family.github.io/transformer_family/transformer.html.md"""
 
@@ -6,9 +6,9 @@ Docs: https://transformer-family.github.io/transformer_family/transformer.html.m
 
 # %% auto #0
 __all__ = ['FeedForward', 'PostNorm', 'PreNorm', 'EncoderLayer', 'DecoderLayer', 'Encoder', 'check_past', 'Decoder',
-           'TiedEmbedding', 'Past', 'TransformerLM', 'Transformer']
+           'TiedEmbedding', 'Past', 'TransformerLM', 'Transformer', 'check_source', 'MaskedLM', 'hide_tokens']
 
-# %% ../nbs/03_transformer.ipynb #dac78c94
+# %% ../nbs/03_transformer.ipynb #13b8e28a
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from fastcore.basics import patch
 from torch import Tensor, nn
 
 from .attention import (
-    MultiHeadAttention, attention, causal, key_padding)
+    MultiHeadAttention, causal, key_padding)
 from .core import (
     Output, check_rate, check_sizes, check_tokens, configured)
 from .positions import SinusoidalPositions
@@ -57,7 +57,7 @@ class PreNorm(PostNorm):
     def enter(self, x): return self.norm(x)
     def leave(self, x, y): return x + self.dropout(y)
 
-# %% ../nbs/03_transformer.ipynb #a909a68d
+# %% ../nbs/03_transformer.ipynb #95e054da
 class EncoderLayer(nn.Module):
     "Self-attention and feed-forward (Vaswani et al., 3.1); causal, a decoder-only layer."
     def __init__(self,
@@ -66,12 +66,12 @@ class EncoderLayer(nn.Module):
         d_ff:int,
         dropout:float=0., # of what each sub-layer adds
         wiring=PostNorm, # called with (d_model, dropout)
-        attend=attention, # how the default attention attends
         attn:nn.Module=None, # instead of the default attention
-        ff:nn.Module=None # instead of the default feed-forward
+        ff:nn.Module=None, # instead of the default feed-forward
+        **heads # of the default attention: attend, d_head, d_value
     ):
         super().__init__()
-        self.attn = attn or MultiHeadAttention(d_model, n_heads, attend=attend)
+        self.attn = attn or MultiHeadAttention(d_model, n_heads, **heads)
         self.ff = ff or FeedForward(d_model, d_ff)
         self.attn_wiring = wiring(d_model, dropout)
         self.ff_wiring = wiring(d_model, dropout)
@@ -81,13 +81,13 @@ class EncoderLayer(nn.Module):
         x = self.attn_wiring.leave(x, y)
         return self.ff_wiring.leave(x, self.ff(self.ff_wiring.enter(x))), past
 
-# %% ../nbs/03_transformer.ipynb #117cf109
+# %% ../nbs/03_transformer.ipynb #c7cdd2cc
 class DecoderLayer(EncoderLayer):
     "Masked self-attention, attention to the encoder, feed-forward (Vaswani et al., 3.1)."
     def __init__(self, d_model:int, n_heads:int, d_ff:int, dropout:float=0.,
-                 wiring=PostNorm, attend=attention, **parts):
-        super().__init__(d_model, n_heads, d_ff, dropout, wiring, attend, **parts)
-        self.cross = MultiHeadAttention(d_model, n_heads, attend=attend)
+                 wiring=PostNorm, attn:nn.Module=None, ff:nn.Module=None, **heads):
+        super().__init__(d_model, n_heads, d_ff, dropout, wiring, attn, ff, **heads)
+        self.cross = MultiHeadAttention(d_model, n_heads, **heads)
         self.cross_wiring = wiring(d_model, dropout)
 
     def forward(self, x, past=None, span=causal, context=None, context_span=None):
@@ -206,7 +206,22 @@ class Transformer(nn.Module):
         self.positions = SinusoidalPositions(d_model, max_len)
         self.dropout = nn.Dropout(dropout)
 
-# %% ../nbs/03_transformer.ipynb #9de9060a
+# %% ../nbs/03_transformer.ipynb #46228347
+def check_source(
+    src:Tensor, # [b,s]
+    mask # bool [b,s], True for a real token; None: all are
+)->None:
+    "Refuse a padding mask that is not the source's, and a source that is all padding."
+    if mask is None: return
+    if mask.shape != src.shape:
+        raise ValueError(f"src_mask has shape {list(mask.shape)}, the source "
+                         f"{list(src.shape)}: they must be the same")
+    if torch.compiler.is_compiling() or mask.device.type != 'cpu': return
+    if not (some := mask.any(-1)).all():
+        raise ValueError(f"source {int(some.logical_not().nonzero()[0])} of the batch is "
+                         f"all padding: every row needs a real token")
+
+# %% ../nbs/03_transformer.ipynb #3e6a5dab
 @patch
 def encode(self:Transformer,
     src:Tensor, # [b,s], integers
@@ -214,9 +229,11 @@ def encode(self:Transformer,
 )->Tensor: # [b,s,d]
     "The encoder's representation of the source."
     check_tokens(src, self.src_vocab, 'source tokens')
+    check_source(src, src_mask)
     span = None if src_mask is None else key_padding(src_mask)
     return self.encoder(self.dropout(self.positions(self.src_embed(src))), span=span)[0]
 
+# %% ../nbs/03_transformer.ipynb #2fd26aa4
 @patch
 def forward(self:Transformer,
     src:Tensor, # [b,s]; only looked at where `past` is None
@@ -233,3 +250,39 @@ def forward(self:Transformer,
                             context_span=None if mask is None else key_padding(mask))
     past = None if self.training else Past(start + tgt.size(1), layers, mask)
     return Output(self.embed.logits(x), past, {})
+
+# %% ../nbs/03_transformer.ipynb #64b0465c
+class MaskedLM(nn.Module):
+    "Encoder-only Transformer that fills in hidden tokens (Devlin et al., 2018)."
+    carries_past,loss_weights = False,{}
+    @configured
+    def __init__(self, vocab_size:int=257, d_model:int=128, n_layers:int=4, n_heads:int=4,
+                 d_ff:int=None, dropout:float=0., max_len:int=512, **layer):
+        super().__init__()
+        check_sizes(vocab_size=vocab_size, max_len=max_len)
+        self.vocab_size,self.max_len = vocab_size,max_len
+        self.encoder = Encoder(d_model, n_layers, n_heads, d_ff, dropout, **layer)
+        self.embed = TiedEmbedding(vocab_size, d_model)
+        self.positions = SinusoidalPositions(d_model, max_len)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tokens, past=None, targets=None):
+        "Scores of the token *at* each position, from both sides."
+        check_tokens(tokens, self.vocab_size)
+        x = self.dropout(self.positions(self.embed(tokens)))             # [b,t,d]
+        return Output(self.embed.logits(self.encoder(x)[0]), None, {})
+
+# %% ../nbs/03_transformer.ipynb #037c3dde
+def hide_tokens(
+    tokens:Tensor, # [b,t], integers below `mask`
+    mask:int=256, # the symbol of a hidden token
+    p:float=.15, # share of tokens that are asked for
+    generator=None # torch.Generator
+)->tuple: # tokens [b,t], targets [b,t] with −100 where nothing is asked
+    "Hide some tokens for a model to fill in (Devlin et al., 3.1)."
+    if not 0 < p <= 1: raise ValueError(f"p must be in (0, 1], got {p}")
+    def draw(): return torch.rand(tokens.shape, generator=generator).to(tokens.device)
+    asked,how = draw() < p, draw()
+    other = torch.randint(mask, tokens.shape, generator=generator).to(tokens.device)
+    new = torch.where(how < .8, mask, torch.where(how < .9, other, tokens))
+    return torch.where(asked, new, tokens), tokens.masked_fill(~asked, -100)
