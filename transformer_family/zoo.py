@@ -7,7 +7,7 @@ Docs: https://transformer-family.github.io/transformer_family/zoo.html.md"""
 # %% auto #0
 __all__ = ['models', 'language_models', 'papers', 'contract', 'Paper', 'canonical', 'build', 'flops_per_step', 'exempt']
 
-# %% ../nbs/60_zoo.ipynb #3153af68
+# %% ../nbs/60_zoo.ipynb #ce4f2c4a
 import inspect
 import re
 from contextlib import nullcontext
@@ -17,12 +17,14 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from .character_transformer import CharacterTransformer
 from .core import check_sizes
 from .transformer import Transformer, TransformerLM
 
-# %% ../nbs/60_zoo.ipynb #464e3264
-models = {'transformer': TransformerLM, 'transformer_seq2seq': Transformer}
-language_models = ['transformer']
+# %% ../nbs/60_zoo.ipynb #48c9bd4e
+models = {'transformer': TransformerLM, 'transformer_seq2seq': Transformer,
+          'character_transformer': CharacterTransformer}
+language_models = ['transformer', 'character_transformer']
 
 # %% ../nbs/60_zoo.ipynb #95d76e80
 class Paper(NamedTuple):
@@ -42,6 +44,21 @@ papers = {
              dropout=.3),
         'Vaswani et al. 2017, arXiv:1706.03762, Table 3',
         dict(params=213e6, bleu_en_de=28.4)),
+}
+
+# %% ../nbs/60_zoo.ipynb #a66bc621
+def _character(n_layers):
+    "Arguments of T12 and T64, which differ in depth alone."
+    return dict(vocab_size=256, d_model=512, n_layers=n_layers, n_heads=8, d_ff=2048,
+                dropout=.55, max_len=512, n_targets=2)
+
+papers |= {
+    'character_transformer/t12': Paper('character_transformer', _character(12),
+        'Al-Rfou et al. 2018, arXiv:1808.04444',
+        dict(params=44e6, bpc_text8=1.18, bpc_enwik8=1.11)),
+    'character_transformer/t64': Paper('character_transformer', _character(64),
+        'Al-Rfou et al. 2018, arXiv:1808.04444',
+        dict(params=235e6, bpc_text8=1.13, bpc_enwik8=1.06)),
 }
 
 # %% ../nbs/60_zoo.ipynb #96c6f6b6
@@ -94,13 +111,13 @@ def build(
         if why := _misfit(name, cls, e): raise ValueError(why) from e
         raise
 
-# %% ../nbs/60_zoo.ipynb #a8fb4287
+# %% ../nbs/60_zoo.ipynb #727b3580
 def flops_per_step(
     name:str, # of a model or a paper
     span:int=None, # keys each layer attends to; default: the model's max_len
     **overrides # arguments of the model
 )->int:
-    "Multiply-accumulates for one token's prediction, the stream before it cached."
+    "Multiply-accumulates for one token's prediction, what came before cached if it can be."
     model = build(name, 'meta', **overrides)
     span = getattr(model, 'max_len', None) if span is None else span
     if span is None:
@@ -109,7 +126,7 @@ def flops_per_step(
     c,d = model.config, model.config['d_model']
     layer = 4*d*d + 2*d*(c['d_ff'] or 4*d) + 2*span*d
     if isinstance(model, Transformer): layer += 2*d*d + 2*span*d
-    return c['n_layers'] * layer
+    return c['n_layers'] * layer * (span if getattr(model, 'rereads', False) else 1)
 
 # %% ../nbs/60_zoo.ipynb #54708666
 contract = {
