@@ -6,7 +6,7 @@ Docs: https://transformer-family.github.io/transformer_family/character_transfor
 
 # %% auto #0
 __all__ = ['PositionedLayer', 'PositionedEncoder', 'ahead_loss', 'predictions', 'loss_weight', 'CharacterTransformer',
-           'check_targets', 'LossSchedule']
+           'check_targets', 'LossSchedule', 'sliding_bits', 'check_window']
 
 # %% ../nbs/10_character_transformer.ipynb #924213dc
 import math
@@ -93,14 +93,14 @@ def loss_weight(
     counts = l == n_layers or spent < l/(2*n_layers)
     return float(counts) * (.5 if k > 1 else 1.)
 
-# %% ../nbs/10_character_transformer.ipynb #806f3ef3
+# %% ../nbs/10_character_transformer.ipynb #49bd2b29
 class CharacterTransformer(nn.Module):
     "Deep decoder-only Transformer with auxiliary losses (Al-Rfou et al., 2018)."
     carries_past,loss_weights = False,{}
     inference = {'auxiliary': False}        # what a saved model is built with
     rereads = True       # once its window slides, every position is computed anew
     @configured
-    def __init__(self, vocab_size:int=256, d_model:int=128, n_layers:int=12,
+    def __init__(self, vocab_size:int=256, d_model:int=128, n_layers:int=8,
                  n_heads:int=4, d_ff:int=None, dropout:float=0., max_len:int=512,
                  auxiliary:bool=True, n_targets:int=2, **layer):
         super().__init__()
@@ -191,3 +191,41 @@ class LossSchedule(Callback):
 
     def before_batch(self):
         if self.training: unwrap(self.model).weigh(self.spent, self.weight)
+
+# %% ../nbs/10_character_transformer.ipynb #8416bc44
+def sliding_bits(
+    model:nn.Module,
+    tokens:Tensor, # [n]; the first `size` are context only
+    step:int=1, # r: new characters of a window; 1: only the last position counts
+    size:int=None, # L, of a window; default: the model's max_len
+    batch_size:int=32 # windows at a time
+)->float:
+    "Bits per character where each is predicted from L-r+1 to L characters before it."
+    size = size or model.max_len
+    check_sizes(step=step, size=size)
+    check_window(len(tokens), size, step)
+    _,*ws = windows(len(tokens), size, step)
+    parts = [ws[i:i+batch_size] for i in range(0, len(ws), batch_size)]
+    with evaluating(model): nats = sum(_nats_of_ends(model, tokens, p) for p in parts)
+    return nats / (len(tokens)-1-size) / math.log(2)
+
+# %% ../nbs/10_character_transformer.ipynb #c24f7f46
+def check_window(
+    n:int, # characters there are
+    size:int, # of a window
+    step:int # from one window to the next
+)->None:
+    "Refuse windows that leave gaps, and a text that is all context."
+    if step > size:
+        raise ValueError(f"step={step} is more than a window of {size}: it would leave "
+                         f"characters out; choose a step of at most {size}")
+    if n < size + 2:
+        raise ValueError(f"{n} characters are too few for a window of {size} and "
+                         f"something to predict after it: need {size+2}")
+
+def _nats_of_ends(model, tokens, part):
+    "What the targets that count cost, summed over windows of one size."
+    device = next(model.parameters()).device
+    xy = torch.stack([tokens[a:e+1] for a,e,_ in part]).to(device).long()  # [b,size+1]
+    cost = F.cross_entropy(model(xy[:,:-1]).logits.float().mT, xy[:,1:], reduction='none')
+    return sum(c[d-a-1:].double().sum().item() for c,(a,_,d) in zip(cost, part))
