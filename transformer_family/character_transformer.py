@@ -93,7 +93,7 @@ def loss_weight(
     counts = l == n_layers or spent < l/(2*n_layers)
     return float(counts) * (.5 if k > 1 else 1.)
 
-# %% ../nbs/10_character_transformer.ipynb #49bd2b29
+# %% ../nbs/10_character_transformer.ipynb #caa4c2ba
 class CharacterTransformer(nn.Module):
     "Deep decoder-only Transformer with auxiliary losses (Al-Rfou et al., 2018)."
     carries_past,loss_weights = False,{}
@@ -110,12 +110,12 @@ class CharacterTransformer(nn.Module):
         self.layers = PositionedEncoder(d_model, n_layers, n_heads, d_ff, dropout,
                                         max_len=max_len, **layer)
         self.out = nn.Linear(d_model, vocab_size)
-        names = predictions(n_layers, n_targets)
+        self.n_targets,names = n_targets,predictions(n_layers, n_targets)
         self.heads = nn.ModuleDict({n: nn.Linear(d_model, vocab_size) for n in names
                                     if auxiliary})
         self.weigh(0.)
 
-# %% ../nbs/10_character_transformer.ipynb #0debb8fb
+# %% ../nbs/10_character_transformer.ipynb #06f04ddc
 @patch
 def predict(self:CharacterTransformer,
     head:nn.Linear,
@@ -130,19 +130,20 @@ def auxiliary_losses(self:CharacterTransformer,
     targets:Tensor # [b,t]
 )->dict: # name -> scalar
     "The loss of every auxiliary prediction."
-    where = predictions(len(states), self.config['n_targets'])
+    where = predictions(len(states), self.n_targets)
     def loss(name, l, k):
         return ahead_loss(self.predict(self.heads[name], states[l-1]), targets, k)
     return {name: loss(name, *where[name]) for name in self.heads}
 
+# %% ../nbs/10_character_transformer.ipynb #f0d67525
 @patch
 def weigh(self:CharacterTransformer,
     spent:float, # share of the training that is over
     weight=loss_weight # called with (l, k, n_layers, spent)
 )->None:
     "Set the weight of every auxiliary loss."
-    n = self.config['n_layers']
-    where = predictions(n, self.config['n_targets'])
+    n = len(self.layers.layers)
+    where = predictions(n, self.n_targets)
     self.loss_weights = {name: weight(*where[name], n, spent) for name in self.heads}
 
 # %% ../nbs/10_character_transformer.ipynb #6461ded2
@@ -173,9 +174,9 @@ def check_targets(
         raise ValueError(f"targets have shape {list(targets.shape)}, the tokens "
                          f"{list(tokens.shape)}: give the next token of each position")
 
-# %% ../nbs/10_character_transformer.ipynb #0a88f617
+# %% ../nbs/10_character_transformer.ipynb #608dc303
 class LossSchedule(Callback):
-    "Weigh the auxiliary losses before each step, by the share of the training that is over."
+    "Weigh the auxiliary losses before each step, by the share of training that is over."
     def __init__(self, weight=loss_weight): self.weight = weight
 
     def before_fit(self):
