@@ -150,7 +150,7 @@ def test_captions_arrive_in_pieces(captions, tmp_path):
     got = data.pairs('multi30k', src='fr', tgt='de')
     assert got.valid == [('val.fr: Männer', 'val.de: Männer'), ('val.fr: café', 'val.de: café')]
     names = sorted(f'{part}.{lang}.gz' for part in ('train', 'val', 'test_2016_flickr') for lang in ('fr', 'de'))
-    assert sorted(captions.asked) == sorted(names*2)        # each broken off once, then continued; English not asked for
+    assert sorted(captions.asked) == sorted(names*2)        # each broken off once, then continued
     raw = tmp_path/'cache'/'multi30k'/'raw'
     assert sorted(p.name for p in raw.iterdir()) == names
     before = [(p.name, p.stat().st_mtime_ns) for p in sorted((tmp_path/'cache').rglob('*'))]
