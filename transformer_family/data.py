@@ -6,8 +6,8 @@ Docs: https://transformer-family.github.io/transformer_family/data.html.md"""
 
 # %% auto #0
 __all__ = ['corpora', 'PAD', 'START', 'END', 'pair_sources', 'to_bytes', 'from_bytes', 'unigram_entropy', 'bz2_bits', 'cache_dir',
-           'DownloadError', 'download', 'Corpus', 'read_corpus', 'corpus', 'fingerprint', 'Streams', 'LMLoader',
-           'lm_dls', 'Pairs', 'pairs', 'Images', 'Digits', 'digits']
+           'DownloadError', 'download', 'Corpus', 'read_corpus', 'corpus', 'fingerprint', 'Streams', 'Position',
+           'LMLoader', 'lm_dls', 'Pairs', 'pairs', 'Images', 'Digits', 'digits']
 
 # %% ../nbs/04_data.ipynb #c9139b4e
 import bz2, gzip, hashlib, inspect, itertools, os, random, shutil, sys, sysconfig
@@ -350,13 +350,13 @@ class Streams:
         a = (self.offset(p) if self.starts > 1 else 0) + j*self.seq_len
         return self.rows[:, a:a+self.seq_len+1]
 
-# %% ../nbs/04_data.ipynb #65883cbd
+# %% ../nbs/04_data.ipynb #9a5266de
 _UNUSED = {'num_workers', 'drop_last', 'indexed', 'pin_memory', 'timeout',
            'persistent_workers', 'pin_memory_device'}   # fastai's, without a meaning here
 
-class _Position:
-    "Where a loader stands in its `streams`."
-    per_pass = property(lambda self: self.streams.per_pass, doc="Batches in one pass.")
+class Position:
+    "Where a loader stands: `pos` batches from the start, of `per_pass` in each pass."
+    fresh,_pos,_resumed = False,0,False
 
     @property
     def pos(self): return self._pos
@@ -373,8 +373,8 @@ class _Position:
         if not resumed: pos = -(-pos//k) * k        # an epoch broken off is not continued
         return range(pos, (pos//k + 1) * k)
 
-# %% ../nbs/04_data.ipynb #138d3da4
-class LMLoader(_Position, DataLoader):
+# %% ../nbs/04_data.ipynb #92a5eecb
+class LMLoader(Position, DataLoader):
     "Contiguous streams of a text as batches (x, y) of [bs,seq_len], y one token ahead."
     def __init__(self,
         tokens:Tensor, # [n], integers
@@ -397,7 +397,7 @@ class LMLoader(_Position, DataLoader):
                       world_size=world_size)
         self.streams,self.config = Streams(tokens, **config),{**config, 'n': n}
         super().__init__(tokens, bs=bs, device=device, indexed=False, **hooks)
-        self.seq_len,self.n,self.fresh,self._pos,self._resumed = seq_len,n,False,0,False
+        self.seq_len,self.n,self.per_pass = seq_len,n,self.streams.per_pass
 
 # %% ../nbs/04_data.ipynb #f2ac34cb
 @patch

@@ -572,17 +572,19 @@ def restore_state(
     learn.dls.train.pos = state['pos']
     learn.follow_contract.past[True] = state['past']
 
-# %% ../nbs/05_training.ipynb #7f0f338b
+# %% ../nbs/05_training.ipynb #67c56cc9
 class Checkpoint(Callback):
     "Keep a run's folder: model, config, checkpoint and history, whole at every moment."
     order = 70
     def __init__(self,
         folder, # of the run; made complete at step 0
         every:int=50, # steps between checkpoints
+        files:dict=None, # name -> text of further files, such as a vocabulary
         **extra # further entries of config.json
     ):
         check_sizes(every=every)
-        self.folder,self.every,self.extra,self.stop = Path(folder),every,extra,False
+        self.folder,self.every,self.stop = Path(folder),every,False
+        self.files,self.extra = files or {},extra
         self.rows = []              # step, seconds, lr, loss, bpc, valid_bpc
 
     def before_fit(self):
@@ -592,7 +594,7 @@ class Checkpoint(Callback):
         self.write(part)
         os.rename(part, self.folder)
 
-# %% ../nbs/05_training.ipynb #7031de2c
+# %% ../nbs/05_training.ipynb #939760a9
 def check_finite(
     tensors:dict, # name -> tensor
     step:int # they belong to
@@ -610,7 +612,9 @@ def write(self:Checkpoint, folder=None):
     folder,tensors = folder or self.folder,{}
     spec = pack(training_state(self.learn), tensors, 'state')
     check_finite(tensors, self.learn.budget.step)
-    if not (folder/'config.json').exists(): save(self.model, folder, **self.extra)
+    if not (folder/'config.json').exists():
+        save(self.model, folder, **self.extra)
+        for name,text in self.files.items(): write_atomic(folder/name, text)
     # the history first: `resume` cuts off what is newer than the checkpoint
     write_atomic(folder/'history.csv', to_csv(self.rows))
     write_tensors(folder/'checkpoint.safetensors', tensors, state=spec)
