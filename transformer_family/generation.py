@@ -238,14 +238,15 @@ def settle(
     late = best_possible(hyps.scores, t, n, alpha) <= kept.scores[:,-1:]
     return hyps._replace(scores=hyps.scores.masked_fill(ended|last|late, out)), kept
 
-# %% ../nbs/06_generation.ipynb #aa92493a
+# %% ../nbs/06_generation.ipynb #04272daf
 def _as_source(model, src, src_mask):
     "The source [b,s] and its mask, checked, on the model's device."
     if not hasattr(model, 'src_vocab'):
         raise ValueError(f"{type(model).__name__} has no src_vocab, so it is no encoder-"
                          f"decoder that could translate: use `generate` instead")
     if not isinstance(src, Tensor):
-        raise ValueError(f"a source is a tensor of tokens [b,s], got {type(src).__name__}")
+        raise ValueError(f"a source is a tensor of tokens [b,s], "
+                         f"got {type(src).__name__}")
     if src.numel() == 0:
         raise ValueError(f"the source is empty, its shape is {list(src.shape)}: "
                          f"there is nothing to translate")
