@@ -8,7 +8,7 @@ Docs: https://transformer-family.github.io/transformer_family/generation.html.md
 __all__ = ['filter_logits', 'sample', 'window_start', 'generate', 'generate_text', 'length_penalty', 'beam_step', 'Hypotheses',
            'no_hypotheses', 'keep_best', 'best_possible', 'Beam', 'extend', 'settle', 'beam_search', 'translate']
 
-# %% ../nbs/06_generation.ipynb #f07fa956
+# %% ../nbs/06_generation.ipynb #d4a7de62
 import math
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from .core import check_sizes, check_tokens, tree_map
-from .data import from_bytes, to_bytes
+from .data import END, START, from_bytes, to_bytes
 from .training import evaluating, unwrap
 
 # %% ../nbs/06_generation.ipynb #bce587ec
@@ -292,7 +292,7 @@ def _check_search(model, start, end, alpha, **sizes):
     if not isinstance(alpha, (int,float)) or not math.isfinite(alpha):
         raise ValueError(f"alpha must be a finite number, got {alpha!r}")
 
-# %% ../nbs/06_generation.ipynb #64e26290
+# %% ../nbs/06_generation.ipynb #f58228ca
 def beam_search(
     model:nn.Module, # an encoder-decoder
     src:Tensor, # [b,s] tokens
@@ -301,8 +301,8 @@ def beam_search(
     src_mask:Tensor=None, # bool [b,s], True for a real token; None: all are
     n:int=None, # most tokens to write; None: 50 more than a sentence has
     alpha:float=.6, # of the length penalty
-    start:int=1, # number of the start symbol
-    end:int=2, # number of the end symbol
+    start:int=START, # number of the start symbol
+    end:int=END, # number of the end symbol
     cache:bool=True # False: read everything anew for every token
 )->Hypotheses: # [b,keep]
     "Search for the best translations of each sentence (Wu et al., Section 7)."
@@ -317,7 +317,7 @@ def beam_search(
             hyps,kept = settle(extend(model, hyps, beam, cache), kept, n, alpha, end)
     return kept._replace(tokens=kept.tokens[...,:kept.lengths.max()])
 
-# %% ../nbs/06_generation.ipynb #c260f449
+# %% ../nbs/06_generation.ipynb #00a25d7d
 def translate(
     model:nn.Module, # an encoder-decoder
     src:Tensor, # [b,s] tokens
@@ -325,8 +325,8 @@ def translate(
     src_mask:Tensor=None, # bool [b,s], True for a real token; None: all are
     n:int=None, # most tokens to write; None: 50 more than a sentence has
     alpha:float=.6, # of the length penalty; greedy search has no use for it
-    start:int=1, # number of the start symbol
-    end:int=2, # number of the end symbol
+    start:int=START, # number of the start symbol
+    end:int=END, # number of the end symbol
     cache:bool=True # False: read everything anew for every token
 )->Tensor: # [b,t] int64: up to and including the end symbol, then 0
     "The best translation of each sentence that the search finds."
