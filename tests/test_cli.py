@@ -211,3 +211,63 @@ def test_minutes_are_a_budget_too(cwd):
     rows = [line.split(',') for line in sound(cwd / 'timed')[1:]]
     assert 5 < float(rows[-1][1]) < 30 and rows[-1][-1]
     assert 'is finished' in typed(cwd, 'tfam-train', '--resume', 'timed', '--device', 'cpu')
+
+
+TINY = '--d-model 16 --n-layers 1 --n-heads 2 --batch-size 8 --device cpu'.split()
+DIGITS = 'zero one two three four five six seven eight nine'.split()
+
+
+@pytest.fixture
+def numbers(tmp_path):
+    "A folder with numbers in words and in digits, tab-separated."
+    lines = [f'{" ".join(DIGITS[int(c)] for c in str(n))}\t{" ".join(str(n))}' for n in range(100, 400)]
+    (tmp_path / 'numbers.tsv').write_text('\n'.join(lines) + '\n')
+    return tmp_path
+
+
+def test_translator_from_scan_to_standard_input(cwd):
+    "Commands without a download; lines in, lines out, in their order; the vocabulary stands beside the model."
+    out = typed(cwd, 'tfam-train', 'transformer-seq2seq', '--data', 'scan', '--split', 'length',
+                '--steps', 3, *TINY)
+    assert '16,990 pairs of scan' in out and 'exact' in out and 'BLEU' in out
+    run = cwd / 'runs' / 'transformer_seq2seq'
+    assert {'vocabulary.json', 'model.safetensors', 'checkpoint.safetensors'} <= {p.name for p in run.iterdir()}
+    quiet = dict(os.environ, PYTHONWARNINGS='ignore')
+    for lines, want in (('jump twice\nturn left\n', 2), ('walk', 1)):
+        p = subprocess.run([str(BIN/'tfam-generate'), str(run), '--n', '5'], input=lines.encode(),
+                           capture_output=True, cwd=cwd, env=quiet)
+        assert p.returncode == 0 and p.stdout.decode().count('\n') == want, p.stderr
+    for lines, sentence in ((b'jump\n\nwalk\n', b'line 2 is empty'), (b'w\xe4lk\n', b'line 1 is not UTF-8')):
+        p = subprocess.run([str(BIN/'tfam-generate'), str(run)], input=lines, capture_output=True,
+                           cwd=cwd, env=quiet)
+        assert p.returncode == 1 and sentence in p.stderr and p.stdout == b'' and p.stderr.count(b'\n') == 1
+    (run / 'vocabulary.json').unlink()
+    assert 'vocabulary' in typed(cwd, 'tfam-generate', run, '--prompt', 'jump', rc=1)
+
+
+def test_translator_killed_and_resumed_equals_uninterrupted(numbers):
+    args = ['transformer-seq2seq', '--data', 'numbers.tsv', '--steps', 230, '--dropout', .1, *TINY]
+    typed(numbers, 'tfam-train', *args, '--out', 'whole')
+    p = start(numbers, 'tfam-train', *args, '--out', 'killed')
+    wait_for(lambda: (numbers / 'killed').exists()
+             and len((numbers / 'killed' / 'history.csv').read_text().splitlines()) > 60, p)
+    p.send_signal(signal.SIGKILL)
+    p.communicate()
+    typed(numbers, 'tfam-train', '--resume', 'killed', '--device', 'cpu')
+    one, two = ([line.split(',')[2:] for line in sound(numbers / n)] for n in ('whole', 'killed'))
+    assert one == two
+    last = typed(numbers, 'tfam-eval', 'killed', '--data', 'numbers.tsv').splitlines()[-1]
+    assert last.startswith('bits per token: ')
+
+
+@pytest.mark.parametrize('text, sentence', [
+    (b'one\t1\ntwo\n', 'line 2'),
+    (b'one\t1\n\t2\n', 'line 2'),
+    (b'one\t1\ntw\xf6\t2\n', 'line 2'),
+    (b'', 'pairs'),
+])
+def test_bad_pairs_are_one_sentence(cwd, text, sentence):
+    (cwd / 'bad.tsv').write_bytes(text)
+    err = typed(cwd, 'tfam-train', 'transformer-seq2seq', '--data', 'bad.tsv', *TINY, rc=1)
+    assert sentence in err and err.startswith('tfam-train: ') and len(err.splitlines()) == 1
+    assert not (cwd / 'runs').exists()

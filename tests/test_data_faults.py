@@ -1,4 +1,6 @@
-"""Downloads under what a notebook cannot show: `kill -9` in the middle, and several processes at once."""
+"""Downloads under what a notebook cannot show: `kill -9` in the middle, several processes at once, a set of files
+of which each arrives in pieces or damaged."""
+import gzip
 import hashlib
 import os
 import random
@@ -12,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tests.util import ROOT
+from transformer_family import data
 
 BODY = random.Random(0).randbytes(2_000_000)
 SHA = hashlib.sha256(BODY).hexdigest()
@@ -104,3 +107,73 @@ def test_several_at_once(server, tmp_path):
     if sys.platform != 'win32':
         assert server.asked == [0]      # one asked, the others waited for it
     assert [p.name for p in tmp_path.iterdir()] == ['file.bin']
+
+
+class Captions(BaseHTTPRequestHandler):
+    "Breaks off in the middle of every first answer; one file can be damaged for good, one be missing."
+    def log_message(self, *args):
+        pass
+
+    def do_GET(self):
+        s = self.server
+        name, start = self.path.split('/')[-1], int((self.headers['Range'] or 'bytes=0-')[6:-1])
+        first = name not in s.asked
+        s.asked.append(name)
+        if name == s.missing:
+            return self.send_error(404)
+        body = s.files[name][:-1] + b'?' if name == s.damaged else s.files[name]
+        self.send_response(206 if start else 200)
+        if start:
+            self.send_header('Content-Range', f'bytes {start}-{len(body) - 1}/{len(body)}')
+        self.send_header('Content-Length', str(len(body) - start))
+        self.end_headers()
+        self.wfile.write(body[start:start + (len(body) - start)//2] if first else body[start:])
+
+
+@pytest.fixture
+def captions(monkeypatch, tmp_path):
+    "A server of nine small files under Multi30k's names, and an empty cache folder."
+    s = ThreadingHTTPServer(('127.0.0.1', 0), Captions)
+    lines = {name: f'{name}: Männer\n{name}: café\n' for name in data._MULTI30K}
+    s.files = {f'{name}.gz': gzip.compress(text.encode(), mtime=0) for name, text in lines.items()}
+    s.asked, s.missing, s.damaged = [], None, None
+    threading.Thread(target=s.serve_forever, daemon=True).start()
+    monkeypatch.setattr(data, '_FLICKR', f'http://127.0.0.1:{s.server_port}/raw/')
+    monkeypatch.setattr(data, '_MULTI30K', {name: hashlib.sha256(s.files[f'{name}.gz']).hexdigest() for name in lines})
+    monkeypatch.setenv('TRANSFORMER_FAMILY_DATA', str(tmp_path/'cache'))
+    monkeypatch.setenv('no_proxy', '127.0.0.1')
+    yield s
+    s.shutdown()
+
+
+def test_captions_arrive_in_pieces(captions, tmp_path):
+    got = data.pairs('multi30k', src='fr', tgt='de')
+    assert got.valid == [('val.fr: Männer', 'val.de: Männer'), ('val.fr: café', 'val.de: café')]
+    names = sorted(f'{part}.{lang}.gz' for part in ('train', 'val', 'test_2016_flickr') for lang in ('fr', 'de'))
+    assert sorted(captions.asked) == sorted(names*2)        # each broken off once, then continued
+    raw = tmp_path/'cache'/'multi30k'/'raw'
+    assert sorted(p.name for p in raw.iterdir()) == names
+    before = [(p.name, p.stat().st_mtime_ns) for p in sorted((tmp_path/'cache').rglob('*'))]
+    captions.shutdown()
+    assert data.pairs('multi30k', src='fr', tgt='de') == got        # nothing asked, nothing written
+    assert before == [(p.name, p.stat().st_mtime_ns) for p in sorted((tmp_path/'cache').rglob('*'))]
+    assert len(captions.asked) == 12
+
+
+@pytest.mark.parametrize('how,why', [('missing', 'the server answered 404'), ('damaged', 'it arrived damaged')])
+def test_captions_that_fail(captions, tmp_path, how, why):
+    setattr(captions, how, 'val.de.gz')
+    with pytest.raises(data.DownloadError, match=why) as e:
+        data.pairs('multi30k')
+    assert str(tmp_path/'cache'/'multi30k'/'raw'/'val.de.gz') in str(e.value)
+    setattr(captions, how, None)
+    assert data.pairs('multi30k').valid[0] == ('val.en: Männer', 'val.de: Männer')      # goes on from there
+    assert captions.asked.count('train.en.gz') == 2
+
+
+def test_captions_in_the_folder_that_went_bad(captions, tmp_path):
+    want = data.pairs('multi30k')
+    path = tmp_path/'cache'/'multi30k'/'raw'/'train.en.gz'
+    path.write_bytes(b'not a gzip file')
+    with pytest.warns(UserWarning, match='train.en.gz: it is damaged'):
+        assert data.pairs('multi30k') == want

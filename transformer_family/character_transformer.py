@@ -174,15 +174,16 @@ def check_targets(
         raise ValueError(f"targets have shape {list(targets.shape)}, the tokens "
                          f"{list(tokens.shape)}: give the next token of each position")
 
-# %% ../nbs/10_character_transformer.ipynb #608dc303
+# %% ../nbs/10_character_transformer.ipynb #48420739
 class LossSchedule(Callback):
     "Weigh the auxiliary losses before each step, by the share of training that is over."
     def __init__(self, weight=loss_weight): self.weight = weight
 
     def before_fit(self):
-        if not getattr(unwrap(self.model), 'heads', None):
-            raise ValueError(f"{type(unwrap(self.model)).__name__} has no auxiliary heads "
-                             f"to schedule: build it with auxiliary=True")
+        model = unwrap(self.model)
+        if not getattr(model, 'heads', None):
+            raise ValueError(f"{type(model).__name__} has no auxiliary heads to schedule:"
+                             f" build it with auxiliary=True")
 
     @property
     def spent(self):
