@@ -91,12 +91,13 @@ def canonical(
     if _plain(name) in known: return known[_plain(name)]
     raise ValueError(_choose(name, list(known.values()), 'no model is called'))
 
-# %% ../nbs/60_zoo.ipynb #e83381be
+# %% ../nbs/60_zoo.ipynb #5bdaf745
 def _arguments(cls):
     "Names of the arguments that a model takes."
     ps = inspect.signature(cls).parameters.values()
     return [p.name for p in ps if p.kind is not p.VAR_KEYWORD] + \
-           ['wiring','attend','d_head','d_value'] * any(p.kind is p.VAR_KEYWORD for p in ps)
+           ['wiring','attend','d_head','d_value'] * any(p.kind is p.VAR_KEYWORD
+                                                        for p in ps)
 
 def _misfit(name, cls, error):
     "What a TypeError about arguments means for the caller."
@@ -124,13 +125,13 @@ def build(
         if why := _misfit(name, cls, e): raise ValueError(why) from e
         raise
 
-# %% ../nbs/60_zoo.ipynb #3488f18b
+# %% ../nbs/60_zoo.ipynb #a92847ef
 def flops_per_step(
     name:str, # of a model or a paper
     span:int=None, # keys each layer attends to; default: the model's max_len
     **overrides # arguments of the model
 )->int:
-    "Multiply-accumulates for one token's prediction, what came before cached if it can be."
+    "Multiply-accumulates for one token's prediction, its past cached if it can be."
     model = build(name, 'meta', **overrides)
     span = getattr(model, 'max_len', None) if span is None else span
     if span is None:
