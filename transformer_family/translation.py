@@ -75,15 +75,15 @@ def learn_vocabulary(
     distinct = {w for text in texts for w in text.split()}
     return word_vocabulary(texts) if len(distinct) <= few else bpe_vocabulary(texts, size)
 
-# %% ../nbs/07_translation.ipynb #cbe6f28f
+# %% ../nbs/07_translation.ipynb #7ba6c7ab
 def read_vocabulary(
     path # of a json file of `tokenizers`
 )->Tokenizer:
     "Read a vocabulary; one without our special symbols is refused."
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist: expected a vocabulary, as in the "
-                                f"folder of a run that translates")
+        raise FileNotFoundError(f"{path} does not exist: expected a vocabulary, as in "
+                                f"the folder of a run that translates")
     try: vocab = Tokenizer.from_str(path.read_text(encoding='utf-8'))
     except Exception as e:                          # all that `tokenizers` raises
         raise ValueError(f"{path.name} is not a vocabulary of tokenizers ({e})") from e
