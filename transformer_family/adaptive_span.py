@@ -7,14 +7,16 @@ Docs: https://transformer-family.github.io/transformer_family/adaptive_span.html
 # %% auto #0
 __all__ = ['soft_mask', 'check_span', 'AdaptiveSpan', 'log_mask', 'soft_attention', 'band', 'add_to_band', 'blocks',
            'span_attention', 'DynamicSpan', 'group_heads', 'DistanceTable', 'SpanAttention', 'SpanLayer', 'SpanStack',
-           'AdaptiveSpanTransformer', 'DynamicSpanTransformer']
+           'AdaptiveSpanTransformer', 'span_parts', 'DynamicSpanTransformer', 'token_spans', 'spans', 'plot_spans',
+           'ClipEach']
 
-# %% ../nbs/21_adaptive_span.ipynb #6dedc742
+# %% ../nbs/21_adaptive_span.ipynb #0b31ecb3
 import math
 from functools import partial
 
 import torch
 import torch.nn.functional as F
+from fastai.callback.core import Callback
 from fastcore.basics import patch
 from torch import Tensor, nn
 
@@ -34,7 +36,7 @@ def soft_mask(
     "1 up to distance z, then down to 0 at z + R (Sukhbaatar et al., Eq. 3)."
     return ((ramp + z - distance) / ramp).clamp(0, 1)
 
-# %% ../nbs/21_adaptive_span.ipynb #8700b6b6
+# %% ../nbs/21_adaptive_span.ipynb #7b9efb79
 def check_span(max_span, ramp, init=0.)->None:
     "Refuse spans that cannot be."
     check_sizes(max_span=max_span)
@@ -58,7 +60,7 @@ class AdaptiveSpan(nn.Module):
         self.z = nn.Parameter(torch.full((n_heads,), init/max_span))
 
     def tokens(self, x=None): return self.max_span * self.z.view(1,-1,1,1)
-    def forward(self, distance, x=None): return soft_mask(distance, self.tokens(x), self.ramp)
+    def forward(self, distance): return soft_mask(distance, self.tokens(), self.ramp)
     def clamp_(self): self.z.data.clamp_(0, 1)
 
 # %% ../nbs/21_adaptive_span.ipynb #95ddfab0
@@ -88,7 +90,7 @@ def soft_attention(
     bias = (q @ table).gather(-1, column) * q.size(-1)**-.5 + log_mask(m)
     return attention_weights(q, k, m > 0, bias) @ v
 
-# %% ../nbs/21_adaptive_span.ipynb #9a4fb106
+# %% ../nbs/21_adaptive_span.ipynb #e994525b
 @patch
 def reach(self:AdaptiveSpan,
     z:Tensor, # [b,h,t,1], spans in tokens
@@ -96,8 +98,8 @@ def reach(self:AdaptiveSpan,
 )->list: # of ints, one for each head
     "Keys a query can see: those whose mask is above 0, at least 1 and at most S."
     if torch.compiler.is_compiling() or z.is_meta: return [self.max_span]*z.size(1)
-    far = (self.ramp + z.detach().amax((0,2,3))).ceil() - near
-    return [int(n) for n in far.nan_to_num(self.max_span).clamp(1, self.max_span).tolist()]
+    S,far = self.max_span, (self.ramp + z.detach().amax((0,2,3))).ceil() - near
+    return [int(n) for n in far.nan_to_num(S).clamp(1, S).tolist()]
 
 # %% ../nbs/21_adaptive_span.ipynb #231ede65
 def band(
@@ -139,7 +141,7 @@ def blocks(
         i += count*B
     return out
 
-# %% ../nbs/21_adaptive_span.ipynb #7806970d
+# %% ../nbs/21_adaptive_span.ipynb #d52870ce
 def _log_mask(z, ramp, near, n, B):
     "log m of blocks […,B,B+n-1]: -inf off the band and beyond the span."
     r,c = (torch.arange(m, device=z.device) for m in (B, B+n-1))
@@ -147,8 +149,14 @@ def _log_mask(z, ramp, near, n, B):
     return (soft_mask(x, z, ramp) * ((x >= near) & (x < near+n))).log()
 
 def _windows(x, count, B):
-    "What each of the blocks sees of [b,h,s,k]: [b,h,count,W,k], overlapping views."
-    return x.unfold(2, x.size(2) - (count-1)*B, B).mT
+    "What each of the blocks sees of [b,h,s,k]: [b,h,count,W,k]."
+    w = x.unfold(2, x.size(2) - (count-1)*B, B).mT                     # they overlap
+    return w if count == 1 else w.contiguous()
+
+def _last(x, n, dim):
+    "At most the last n of a dimension."
+    n = min(n, x.size(dim))
+    return x.narrow(dim, x.size(dim)-n, n)
 
 def _in_front(x, n, value=0.): return F.pad(x, (n,0), value=value) if n else x
 
@@ -227,7 +235,15 @@ def _backward(ctx, g):
 
 _Blocks.backward = staticmethod(_backward)
 
-# %% ../nbs/21_adaptive_span.ipynb #9e9973e7
+# %% ../nbs/21_adaptive_span.ipynb #b86d1f68
+def _sizes(q, reach, block, many):
+    "Queries of a block, and blocks at a time, where they are not given."
+    cpu = q.device.type == 'cpu'
+    block = block or (64 if cpu else 256)
+    scores = q.size(0) * q.size(1) * block * (block+reach)                 # of a block
+    return block, many or max(1, 2**(20 if cpu else 24) // scores)
+
+# %% ../nbs/21_adaptive_span.ipynb #3f68b5a3
 def span_attention(
     q:Tensor, # [b,h,t,k]
     k:Tensor, # [b,h,s,k]
@@ -242,18 +258,16 @@ def span_attention(
 )->Tensor: # [b,h,t,k]
     "Attention under a soft mask that touches what the spans reach, and nothing else."
     S = table.size(1)
-    reach,cpu = reach or S, q.device.type == 'cpu'
-    size = block or (64 if cpu else 256)
-    row = q.size(0) * q.size(1) * size * (size+reach)                      # of a block
-    many = many or max(1, 2**(20 if cpu else 24) // row)
-    check_sizes(reach=reach, block=size, many=many)
+    reach = S if reach is None else reach
+    check_sizes(reach=reach, block=block, many=many)
     if reach > S:
         raise ValueError(f"a query cannot see {reach} keys: the table has embeddings of "
                          f"{S} distances (max_span)")
-    q,k,v = ((q * q.size(-1)**-.5).contiguous(), k.contiguous(), v.contiguous())
-    z = z.to(torch.promote_types(z.dtype, torch.float32))
-    return _Blocks.apply(q, k, v, table[:,S-reach:].to(q.dtype), z, ramp, 1-oneself, size,
-                         many)
+    q,need = (q * q.size(-1)**-.5).contiguous(), q.size(2) + reach-oneself
+    k,v = (_last(x, need, 2).contiguous() for x in (k, v))
+    z,table = z.to(torch.promote_types(z.dtype, torch.float32)), table[:,S-reach:]
+    options = ramp, 1-oneself, *_sizes(q, reach, block, many)
+    return _Blocks.apply(q, k, v, table.to(q.dtype), z, *options)
 
 # %% ../nbs/21_adaptive_span.ipynb #0222e972
 class DynamicSpan(nn.Module):
@@ -315,12 +329,7 @@ class SpanAttention(MultiHeadAttention):
         super().__init__(d_model, n_heads)
         self.span,self.table,self.near = span,table,int(not oneself)
 
-# %% ../nbs/21_adaptive_span.ipynb #c63199ea
-def _last(x, n, dim):
-    "At most the last n of a dimension."
-    n = min(n, x.size(dim))
-    return x.narrow(dim, x.size(dim)-n, n)
-
+# %% ../nbs/21_adaptive_span.ipynb #2bfdb6e5
 @patch
 def from_memory(self:SpanAttention, x, past, reach):
     "Keys and values of each group of heads from the layer's inputs, and those to keep."
@@ -344,12 +353,12 @@ def from_cache(self:SpanAttention, x, past, reach):
             for g,kv in zip(groups, kvs)]
     return list(zip(groups, kvs)), tuple(kept)
 
-# %% ../nbs/21_adaptive_span.ipynb #693c518e
+# %% ../nbs/21_adaptive_span.ipynb #9878c6f7
 def _fits(past, x):
     "A memory that belongs to these inputs."
     if not isinstance(past, Tensor):
-        raise ValueError("past was left in evaluation (keys and values), and the model is "
-                         "training: start the stream anew with past=None")
+        raise ValueError("past was left in evaluation (keys and values), and the model "
+                         "is training: start the stream anew with past=None")
     for what,dim in (('batch',0), ('width',2)):
         if past.size(dim) != x.size(dim):
             raise ValueError(f"past has a {what} of {past.size(dim)}, the tokens one of "
@@ -361,10 +370,12 @@ def _grouped(past, new):
     if isinstance(past, Tensor):
         raise ValueError("past was left in training (inputs of layers), and the model is "
                          "evaluating: start the stream anew with past=None")
-    (had,k),(have,m) = (([p.k.size(1) for p in ps], ps[0].k.size(-1)) for ps in (past, new))
+    past = [KV(*p) for p in past]               # a Learner turns named tuples into tuples
+    had,have = ([p.k.size(1) for p in ps] for ps in (past, new))
+    k,m = (ps[0].k.size(-1) for ps in (past, new))
     if k != m:
-        raise ValueError(f"past has heads of width {k}, the model of {m}: a past can only "
-                         f"be fed back to the model it came from")
+        raise ValueError(f"past has heads of width {k}, the model of {m}: a past can "
+                         f"only be fed back to the model it came from")
     if had != have:
         raise ValueError(f"past holds groups of {had} heads, now they are {have}: the "
                          f"spans have changed, start the stream anew with past=None")
@@ -389,11 +400,11 @@ def forward(self:SpanAttention,
     y = torch.cat(ys, 1)[:,order] if len(ys) > 1 else ys[0]
     return self.W_o(merge_heads(y)), past
 
-# %% ../nbs/21_adaptive_span.ipynb #cf283743
+# %% ../nbs/21_adaptive_span.ipynb #ec60c7d6
 class SpanLayer(EncoderLayer):
     "A Transformer layer whose heads have spans."
     def __init__(self, d_model:int, n_heads:int, d_ff:int, dropout:float=0.,
-                 wiring=PostNorm, span=None, table:DistanceTable=None, oneself:bool=False):
+                 wiring=PostNorm, span=None, table=None, oneself:bool=False):
         attn = SpanAttention(d_model, n_heads, span(), table, oneself)
         super().__init__(d_model, n_heads, d_ff, dropout, wiring, attn=attn)
 
@@ -426,7 +437,7 @@ class AdaptiveSpanTransformer(nn.Module):
                                 table=table, **layer)
         self.out = nn.Linear(d_model, vocab_size)
 
-# %% ../nbs/21_adaptive_span.ipynb #732cf29b
+# %% ../nbs/21_adaptive_span.ipynb #9a9fe3bc
 @patch
 def forward(self:AdaptiveSpanTransformer,
     tokens:Tensor, # [b,t], integers
@@ -441,6 +452,50 @@ def forward(self:AdaptiveSpanTransformer,
     penalty = sum(z.mean() for z in seen)
     return Output(self.out(x), Past(start + tokens.size(1), layers), {'span': penalty})
 
+def span_parts(model)->list:
+    "The span module of each layer."
+    return [l.attn.span for l in unwrap(model).layers.layers]
+
 class DynamicSpanTransformer(AdaptiveSpanTransformer):
     "Transformer with a span for every head and token (Sukhbaatar et al., 2.3)."
     carries_past,loss_weights,dynamic = True,{'span': 2e-6},True
+
+# %% ../nbs/21_adaptive_span.ipynb #7ca6aee9
+def token_spans(
+    model, # AdaptiveSpanTransformer, perhaps wrapped
+    tokens:Tensor=None # [b,t]; needed where spans depend on them
+)->Tensor: # [layers,b,h,t]; b and t are 1 where spans are parameters
+    "How far each head of each layer sees from each token."
+    model,own,seen = unwrap(model),span_parts(model),[]
+    if tokens is None: seen = [span.tokens() for span in own]
+    else:
+        with evaluating(model): model.layers(model.embed(tokens.long()), span=seen)
+    return (torch.stack(seen).detach()[...,0] + own[0].ramp).clamp(max=own[0].max_span)
+
+def spans(model, tokens:Tensor=None)->Tensor: # [layers,h]
+    "How far each head of each layer sees, in tokens; on average where it varies."
+    return token_spans(model, tokens).mean((1,3))
+
+# %% ../nbs/21_adaptive_span.ipynb #993ccbab
+def plot_spans(
+    model, # AdaptiveSpanTransformer
+    tokens:Tensor=None, # [b,t]; needed where spans depend on them
+    ax=None
+):
+    "The span of every head, layer by layer."
+    ax,s = new_ax(ax, (4.6,2.6)), spans(model, tokens).cpu()
+    layer = torch.arange(1, len(s)+1)
+    for head in s.T: ax.plot(layer, head, 'o', c='C0', alpha=.6)
+    ax.plot(layer, s.mean(1), '_-', c='C1', lw=1, label=f'mean, over all {s.mean():.0f}')
+    ax.set(xlabel='layer', ylabel='span, tokens', xticks=layer)
+    ax.set_yscale('log', base=2); ax.legend()
+    return ax
+
+# %% ../nbs/21_adaptive_span.ipynb #833a0cfd
+class ClipEach(Callback):
+    "Clip the gradient of each tensor to a norm of its own."
+    order = 9                                         # where fastai's own clipping stands
+    def __init__(self, norm:float): self.norm = norm
+    def before_step(self):
+        for p in self.model.parameters():
+            if p.grad is not None: nn.utils.clip_grad_norm_([p], self.norm)
