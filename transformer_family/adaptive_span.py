@@ -27,16 +27,16 @@ from .core import (
 from .training import evaluating, unwrap
 from .transformer import Encoder, EncoderLayer, Past, PostNorm
 
-# %% ../nbs/21_adaptive_span.ipynb #9536317d
+# %% ../nbs/21_adaptive_span.ipynb #9c529ffc
 def soft_mask(
     distance:Tensor, # i − j
     z, # span in tokens; broadcasts against `distance`
     ramp:float # R
 )->Tensor: # in [0, 1]
-    "1 up to distance z, then down to 0 at z + R (Sukhbaatar et al., Eq. 3)."
+    "1 up to distance z, then down to 0 at z + R (Sukhbaatar et al., 2019)."
     return ((ramp + z - distance) / ramp).clamp(0, 1)
 
-# %% ../nbs/21_adaptive_span.ipynb #7b9efb79
+# %% ../nbs/21_adaptive_span.ipynb #7dc4ec35
 def check_span(max_span, ramp, init=0.)->None:
     "Refuse spans that cannot be."
     check_sizes(max_span=max_span)
@@ -47,7 +47,7 @@ def check_span(max_span, ramp, init=0.)->None:
         raise ValueError(f"a span lies in 0…{max_span} (max_span), got init={init}")
 
 class AdaptiveSpan(nn.Module):
-    "The soft mask of learned width, one span for each head (Sukhbaatar et al., 2.2)."
+    "The soft mask of learned width, one span for each head (Sukhbaatar et al., 2019)."
     def __init__(self,
         n_heads:int,
         max_span:int, # S, in tokens
@@ -71,7 +71,7 @@ def log_mask(
     some = m > 0
     return torch.where(some, torch.where(some, m, 1.).log(), 0.)
 
-# %% ../nbs/21_adaptive_span.ipynb #26e25a9b
+# %% ../nbs/21_adaptive_span.ipynb #9eaf9caf
 def soft_attention(
     q:Tensor, # [b,h,t,k]
     k:Tensor, # [b,h,s,k]
@@ -81,7 +81,7 @@ def soft_attention(
     ramp:float, # R
     oneself:bool=False # may a token attend to itself?
 )->Tensor: # [b,h,t,k]
-    "Attention under a soft mask, on the dense matrix (Sukhbaatar et al., Eq. 4)."
+    "Attention under a soft mask, on the dense matrix (Sukhbaatar et al., 2019)."
     (t,s),S,near = (q.size(2), k.size(2)), table.size(1), 0 if oneself else 1
     i,j = (torch.arange(n, device=q.device) for n in (t,s))
     x = i[:,None] + (s-t) - j                                                # [t,s]
@@ -269,9 +269,9 @@ def span_attention(
     options = ramp, 1-oneself, *_sizes(q, reach, block, many)
     return _Blocks.apply(q, k, v, table.to(q.dtype), z, *options)
 
-# %% ../nbs/21_adaptive_span.ipynb #0222e972
+# %% ../nbs/21_adaptive_span.ipynb #fb2d04bc
 class DynamicSpan(nn.Module):
-    "Spans that depend on the token: z_t = S·σ(v·x_t + b) (Sukhbaatar et al., 2.3)."
+    "Spans that depend on the token: z_t = S·σ(v·x_t + b) (Sukhbaatar et al., 2019)."
     reach = AdaptiveSpan.reach
     def __init__(self, d_model:int, n_heads:int, max_span:int, ramp:float=32):
         super().__init__()
@@ -309,7 +309,7 @@ def group_heads(
         groups.setdefault((max(n,least)-1).bit_length(), []).append(head)
     return [groups[k] for k in sorted(groups)]
 
-# %% ../nbs/21_adaptive_span.ipynb #22f1f106
+# %% ../nbs/21_adaptive_span.ipynb #6243a9de
 class DistanceTable(nn.Module):
     "One learned embedding for each distance, shared by heads and layers."
     def __init__(self, d_head:int, max_span:int):
@@ -318,7 +318,7 @@ class DistanceTable(nn.Module):
         self.weight = nn.Parameter(torch.randn(d_head, max_span))   # the nearest last
 
 class SpanAttention(MultiHeadAttention):
-    "Multi-head attention in which each head has a span (Sukhbaatar et al., 2)."
+    "Multi-head attention in which each head has a span (Sukhbaatar et al., 2019)."
     def __init__(self,
         d_model:int,
         n_heads:int,
@@ -381,14 +381,14 @@ def _grouped(past, new):
                          f"spans have changed, start the stream anew with past=None")
     return past
 
-# %% ../nbs/21_adaptive_span.ipynb #9bbfdc7a
+# %% ../nbs/21_adaptive_span.ipynb #4889b1a6
 @patch
 def forward(self:SpanAttention,
     x:Tensor, # [b,t,d]
     past=None, # memory or cache
     seen:list=None # gets the spans, in tokens
 )->tuple: # [b,t,d], past
-    "Every position attends within its heads' spans (Sukhbaatar et al., Eq. 4)."
+    "Every position attends within its heads' spans (Sukhbaatar et al., 2019)."
     z = self.span.tokens(x)                                      # [1,h,1,1] or [b,h,t,1]
     if seen is not None: seen.append(z)
     reach = self.span.reach(z, self.near)
@@ -437,7 +437,7 @@ class AdaptiveSpanTransformer(nn.Module):
                                 table=table, **layer)
         self.out = nn.Linear(d_model, vocab_size)
 
-# %% ../nbs/21_adaptive_span.ipynb #9a9fe3bc
+# %% ../nbs/21_adaptive_span.ipynb #240571d6
 @patch
 def forward(self:AdaptiveSpanTransformer,
     tokens:Tensor, # [b,t], integers
@@ -457,7 +457,7 @@ def span_parts(model)->list:
     return [l.attn.span for l in unwrap(model).layers.layers]
 
 class DynamicSpanTransformer(AdaptiveSpanTransformer):
-    "Transformer with a span for every head and token (Sukhbaatar et al., 2.3)."
+    "Transformer with a span for every head and token (Sukhbaatar et al., 2019)."
     carries_past,loss_weights,dynamic = True,{'span': 2e-6},True
 
 # %% ../nbs/21_adaptive_span.ipynb #7ca6aee9
