@@ -476,7 +476,7 @@ def spans(model, tokens:Tensor=None)->Tensor: # [layers,h]
     "How far each head of each layer sees, in tokens; on average where it varies."
     return token_spans(model, tokens).mean((1,3))
 
-# %% ../nbs/21_adaptive_span.ipynb #993ccbab
+# %% ../nbs/21_adaptive_span.ipynb #68ed5a2c
 def plot_spans(
     model, # AdaptiveSpanTransformer
     tokens:Tensor=None, # [b,t]; needed where spans depend on them
@@ -488,7 +488,7 @@ def plot_spans(
     for head in s.T: ax.plot(layer, head, 'o', c='C0', alpha=.6)
     ax.plot(layer, s.mean(1), '_-', c='C1', lw=1, label=f'mean, over all {s.mean():.0f}')
     ax.set(xlabel='layer', ylabel='span, tokens', xticks=layer)
-    ax.set_yscale('log', base=2); ax.legend()
+    ax.set_yscale('log', base=2); ax.yaxis.set_major_formatter('{x:.0f}'); ax.legend()
     return ax
 
 # %% ../nbs/21_adaptive_span.ipynb #833a0cfd
