@@ -326,7 +326,7 @@ def kind_of(
     raise ValueError(f"there is no model {model!r} to train; choose from "
                      f"{', '.join(known)}")
 
-# %% ../nbs/70_cli.ipynb #7ee3012f
+# %% ../nbs/70_cli.ipynb #0694f399
 def start_run(
     model, # name
     out, # folder, or None
@@ -344,7 +344,8 @@ def start_run(
     run.update(name=name, fingerprint=job.fingerprint())
     learn = make_learner(net, job, folder, device)
     run['untrained'] = job.untrained(learn.model)
-    print(f'{name}: {count_params(net):,} parameters on {device}, {job.size()} to train on')
+    print(f'{name}: {count_params(net):,} parameters on {device}, {job.size()} to train '
+          f'on')
     return learn, job
 
 # %% ../nbs/70_cli.ipynb #22529bc3
@@ -362,14 +363,14 @@ def continue_run(
     print(f'{folder} is resumed at step {resume(learn, folder)}')
     return learn, job
 
-# %% ../nbs/70_cli.ipynb #b0ca5bc8
+# %% ../nbs/70_cli.ipynb #9fa6563f
 @call_parse(pos=['model'])
 @one_sentence
 def tfam_train(
     model:str='transformer', # Which model; tfam-models lists them
     data:str=None, # A named corpus, named pairs, or a file (default: pydoc; or scan)
     split:str=None, # Of scan: simple, length or addprim_jump
-    steps:int=None, # Training steps (default: 1400 on a CPU, 3200 for pairs; on a GPU more)
+    steps:int=None, # Training steps (default: 1400, 3200 for pairs; on a GPU more)
     minutes:float=None, # Train for this long instead of a number of steps
     batch_size:int=None, # Streams, or pairs (default: 16, or 64; on a GPU more)
     seq_len:int=None, # Characters of a segment, and the model's longest context (128)
@@ -398,7 +399,7 @@ def tfam_train(
     fit(learn, job.unit)
     job.report(learn)
 
-# %% ../nbs/70_cli.ipynb #2a987b29
+# %% ../nbs/70_cli.ipynb #05cf43c8
 def input_lines(
     file=None # of bytes; None: standard input
 )->list: # of strings
@@ -407,7 +408,7 @@ def input_lines(
     for i,line in enumerate(raw, 1):
         try: line.decode()
         except UnicodeDecodeError as e:
-            raise ValueError(f"line {i} is not UTF-8 (byte {e.start+1}): convert the text, "
+            raise ValueError(f"line {i} is not UTF-8 (byte {e.start+1}): convert it, "
                              f"for instance with iconv") from e
     return [line.decode() for line in raw]
 
@@ -436,7 +437,7 @@ def tfam_generate(
     print(generate_text(model, prompt, n, temperature=temperature, top_k=top_k,
                         top_p=top_p, generator=gen))
 
-# %% ../nbs/70_cli.ipynb #6fb62907
+# %% ../nbs/70_cli.ipynb #b2483054
 def evaluate_pairs(model, run, data, own, beam):
     "Print how good the translations of a test set, or of a file, are."
     vocab = read_vocabulary(Path(run)/'vocabulary.json')
@@ -445,8 +446,8 @@ def evaluate_pairs(model, run, data, own, beam):
     named = (data or own['data']) in pair_sources
     test = parts.test if named or data is None else [p for part in parts for p in part]
     levels,hyps = translation_figures(model, vocab, test, beam)
-    print(f"{len(hyps):,} of {len(test):,} pairs translated\nexact: {levels['exact']:.4f}")
-    print(f"BLEU: {levels['BLEU']:.2f}\nbits per token: {levels['bits per token']:.4f}")
+    print(f'{len(hyps):,} of {len(test):,} pairs translated')
+    print(f"exact: {levels['exact']:.4f}\nBLEU: {levels['BLEU']:.2f}\nbits per token: {levels['bits per token']:.4f}")
 
 # %% ../nbs/70_cli.ipynb #38f2fff3
 @call_parse

@@ -6,12 +6,12 @@ Docs: https://transformer-family.github.io/transformer_family/training.html.md""
 
 # %% auto #0
 __all__ = ['COLUMNS', 'BitsPerCharacter', 'BitsPerDim', 'BitsPerToken', 'Perplexity', 'sequence_accuracy', 'unwrap',
-           'FollowContract', 'BitsProgress', 'adamw', 'lm_learner', 'StopOnNaN', 'ClampParameters', 'FollowPairs',
-           'SmoothLabels', 'seq2seq_learner', 'one_cycle', 'inverse_sqrt', 'in_steps', 'Budget', 'write_atomic',
-           'write_tensors', 'read_tensors', 'part_name', 'find_part', 'save', 'weights', 'load_weights', 'read_config',
-           'build_from', 'load', 'to_hub', 'from_hub', 'pack', 'unpack', 'training_state', 'restore_state',
-           'Checkpoint', 'check_finite', 'to_csv', 'read_history', 'resume', 'plot_history', 'windows', 'evaluating',
-           'bits_per_character']
+           'FollowContract', 'BitsProgress', 'adamw', 'own_callbacks', 'lm_learner', 'StopOnNaN', 'ClampParameters',
+           'FollowPairs', 'SmoothLabels', 'seq2seq_learner', 'one_cycle', 'inverse_sqrt', 'in_steps', 'Budget',
+           'write_atomic', 'write_tensors', 'read_tensors', 'part_name', 'find_part', 'save', 'weights', 'load_weights',
+           'read_config', 'build_from', 'load', 'to_hub', 'from_hub', 'pack', 'unpack', 'training_state',
+           'restore_state', 'Checkpoint', 'check_finite', 'to_csv', 'read_history', 'resume', 'plot_history', 'windows',
+           'evaluating', 'bits_per_character']
 
 # %% ../nbs/05_training.ipynb #76759f4f
 import hashlib
@@ -127,7 +127,16 @@ def adamw(params, lr, wd=.01, betas=(.9,.99), eps=1e-8, **kwargs):
     return OptimWrapper(params, torch.optim.AdamW, lr=lr, weight_decay=wd, betas=betas,
                         eps=eps, **kwargs)
 
-# %% ../nbs/05_training.ipynb #2dfd3321
+# %% ../nbs/05_training.ipynb #b3fdcd8a
+def own_callbacks(
+    model:nn.Module,
+    given # callbacks, or classes of them
+)->list:
+    "The callbacks that training a model needs, and that were not given."
+    kinds = {cb if isinstance(cb, type) else type(cb) for cb in given}
+    return [cb() for cb in getattr(unwrap(model), 'callbacks', ()) if cb not in kinds]
+
+# %% ../nbs/05_training.ipynb #d81f586f
 def lm_learner(
     dls, # from `lm_dls`
     model:nn.Module, # follows the contract of `core`
@@ -143,7 +152,7 @@ def lm_learner(
     "A Learner for a language model of the family."
     if metrics is None: metrics = [BitsPerCharacter()]
     if bf16 is None: bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
-    own = [follow(), StopOnNaN()]
+    own = [follow(), StopOnNaN(), *own_callbacks(model, L(cbs))]
     if clip: own.append(GradientClip(clip))
     if bf16: own.append(MixedPrecision('bf16'))
     learn = Learner(dls, model, loss_func=CrossEntropyLossFlat(), opt_func=opt_func,

@@ -75,15 +75,15 @@ def learn_vocabulary(
     distinct = {w for text in texts for w in text.split()}
     return word_vocabulary(texts) if len(distinct) <= few else bpe_vocabulary(texts, size)
 
-# %% ../nbs/07_translation.ipynb #cbe6f28f
+# %% ../nbs/07_translation.ipynb #7ba6c7ab
 def read_vocabulary(
     path # of a json file of `tokenizers`
 )->Tokenizer:
     "Read a vocabulary; one without our special symbols is refused."
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist: expected a vocabulary, as in the "
-                                f"folder of a run that translates")
+        raise FileNotFoundError(f"{path} does not exist: expected a vocabulary, as in "
+                                f"the folder of a run that translates")
     try: vocab = Tokenizer.from_str(path.read_text(encoding='utf-8'))
     except Exception as e:                          # all that `tokenizers` raises
         raise ValueError(f"{path.name} is not a vocabulary of tokenizers ({e})") from e
@@ -130,7 +130,7 @@ def bucketed(
     if seed is not None: r.shuffle(cut)
     return cut
 
-# %% ../nbs/07_translation.ipynb #015f1517
+# %% ../nbs/07_translation.ipynb #3f06324d
 def pad(
     rows, # lists of integers
     value:int
@@ -145,7 +145,8 @@ def collate(
     "A batch for `seq2seq_learner`."
     src,tgt = zip(*items)
     real = pad([[True]*len(s) for s in src], False)
-    return pad(src, PAD), pad([t[:-1] for t in tgt], PAD), real, pad([t[1:] for t in tgt], -100)
+    so_far,nxt = [t[:-1] for t in tgt], [t[1:] for t in tgt]
+    return pad(src, PAD), pad(so_far, PAD), real, pad(nxt, -100)
 
 # %% ../nbs/07_translation.ipynb #d217f0af
 class PairLoader(Position, DataLoader):
@@ -261,7 +262,7 @@ def bleu(
     _check_lines(hyps, refs)
     return corpus_bleu(hyps, [refs]).score
 
-# %% ../nbs/07_translation.ipynb #ce5bf01d
+# %% ../nbs/07_translation.ipynb #72144157
 def bits_per_token(
     model:nn.Module, # encoder-decoder
     vocab:Tokenizer, # that it was trained with
@@ -273,8 +274,8 @@ def bits_per_token(
     with evaluating(model):
         for batch in PairLoader(encode_pairs(pairs, vocab), bs, False, device=device):
             *x,y = batch
-            cost = F.cross_entropy(model(*x[:2], src_mask=x[2]).logits.float().transpose(1,2),
-                                   y, reduction='none')                       # [b,t]
+            z = model(*x).logits.float().transpose(1,2)                      # [b,v,t]
+            cost = F.cross_entropy(z, y, reduction='none')                     # [b,t]
             bits,n = bits + cost.double().sum().item(), n + (y != -100).sum().item()
     return bits / n / math.log(2)
 
