@@ -194,6 +194,12 @@ class LossSchedule(Callback):
     def before_batch(self):
         if self.training: unwrap(self.model).weigh(self.spent, self.weight)
 
+# %% ../nbs/10_character_transformer.ipynb #d30d68a1
+@patch(as_prop=True)
+def callbacks(self:CharacterTransformer):
+    "What its training needs: the schedule, if there is something to schedule."
+    return (LossSchedule,) if self.heads else ()
+
 # %% ../nbs/10_character_transformer.ipynb #8416bc44
 def sliding_bits(
     model:nn.Module,
