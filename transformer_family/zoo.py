@@ -8,7 +8,7 @@ Docs: https://transformer-family.github.io/transformer_family/zoo.html.md"""
 __all__ = ['models', 'language_models', 'translators', 'papers', 'contract', 'Paper', 'canonical', 'build', 'flops_per_step',
            'exempt']
 
-# %% ../nbs/60_zoo.ipynb #ce4f2c4a
+# %% ../nbs/60_zoo.ipynb #28f7fc0b
 import inspect
 import re
 from contextlib import nullcontext
@@ -18,14 +18,19 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from .adaptive_span import (
+    AdaptiveSpanTransformer, DynamicSpanTransformer)
 from .character_transformer import CharacterTransformer
 from .core import check_sizes
 from .transformer import Transformer, TransformerLM
 
-# %% ../nbs/60_zoo.ipynb #df32974e
+# %% ../nbs/60_zoo.ipynb #ac8c5f73
 models = {'transformer': TransformerLM, 'transformer_seq2seq': Transformer,
-          'character_transformer': CharacterTransformer}
-language_models = ['transformer', 'character_transformer']
+          'character_transformer': CharacterTransformer,
+          'adaptive_span': AdaptiveSpanTransformer,
+          'dynamic_span': DynamicSpanTransformer}
+language_models = ['transformer', 'character_transformer', 'adaptive_span',
+                   'dynamic_span']
 translators = ['transformer_seq2seq']              # trained on pairs of sequences
 
 # %% ../nbs/60_zoo.ipynb #6fb577a4
@@ -73,6 +78,22 @@ papers |= {
         'Al-Rfou et al. 2018, arXiv:1808.04444',
         dict(params=235e6, bpc_text8=1.13, bpc_enwik8=1.06)),
 }
+
+# %% ../nbs/60_zoo.ipynb #d7bf2a97
+def _span(vocab_size, n_layers, params, **bits):
+    "A configuration of Sukhbaatar et al.'s Table 2 or 3."
+    d_model,d_ff,dropout = (512,2048,.3) if n_layers == 12 else (768,4096,.4)
+    config = dict(vocab_size=vocab_size, d_model=d_model, n_layers=n_layers, n_heads=8,
+                  d_ff=d_ff, dropout=dropout, max_span=8192, ramp=32)
+    return Paper('adaptive_span', config, 'Sukhbaatar et al. 2019, arXiv:1905.07799',
+                 dict(params=params, **{f'bpc_{k}': b for k,b in bits.items()}))
+
+papers |= {f'adaptive_span/{data}-{n}l': _span(vocab, n, params, **bits)
+       for data,vocab,n,params,bits in [
+           ('text8', 27, 12, 38e6, dict(dev=1.05, test=1.11)),
+           ('text8', 27, 24, 209e6, dict(dev=1.01, test=1.07)),
+           ('enwik8', 204, 12, 39e6, dict(test=1.02)),
+           ('enwik8', 204, 24, 209e6, dict(test=.98))]}
 
 # %% ../nbs/60_zoo.ipynb #96c6f6b6
 def _plain(name): return str(name).lower().replace('-', '_')
