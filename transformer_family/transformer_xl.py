@@ -7,7 +7,7 @@ Docs: https://transformer-family.github.io/transformer_family/transformer_xl.htm
 # %% auto #0
 __all__ = ['KEEP', 'sinusoids', 'rel_shift', 'score_terms', 'past_only', 'relative_weights', 'shifted_attention', 'rotate_to',
            'fused_attention', 'RelKV', 'check_length_of', 'RelativeAttention', 'new_uv', 'keep_last', 'XLLayer',
-           'AdaptiveSoftmax', 'XLStack', 'TransformerXL', 'mem_len']
+           'cluster_ends', 'AdaptiveSoftmax', 'XLStack', 'TransformerXL', 'mem_len', 'check_streams']
 
 # %% ../nbs/20_transformer_xl.ipynb #e78040ae
 from itertools import pairwise
@@ -83,16 +83,18 @@ def relative_weights(q:Tensor, k:Tensor, r:Tensor, u:Tensor, v:Tensor, # as abov
     scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     return scores.softmax(-1).masked_fill(~mask, 0.)
 
-# %% ../nbs/20_transformer_xl.ipynb #419ed89b
-def _blocks(q, s):
-    "Batch rows and queries worked on at a time, and how many keys these queries see."
+# %% ../nbs/20_transformer_xl.ipynb #4b64e633
+def _blocks(q, s, size=64, budget=2**18, heads=None):
+    "Batch rows, heads and queries worked on at a time, and how many keys these see."
     b,h,t,_ = q.shape
-    size,budget = (256, 2**26) if q.is_cuda else (64, 2**18)
-    rows = max(1, budget // (h*min(t,size)*s))
+    if q.is_cuda: size,budget,heads = 256,2**26,h
+    size,heads = min(t, size), heads or h
+    rows = max(1, budget // (heads*size*s))
     for n in range(0, b, rows):
-        for i in range(0, t, size):
-            end = min(t, i+size)
-            yield slice(n, n+rows), slice(i, end), s-t+end
+        for m in range(0, h, heads):
+            for i in range(0, t, size):
+                at = slice(n, n+rows), slice(m, m+heads), slice(i, min(t, i+size))
+                yield at, s-t+at[2].stop
 
 def _block_weights(qu, qv, k, r, mask):
     "The weights [b,h,t,e] of a block of queries, the last t of the e positions."
@@ -105,7 +107,7 @@ def _block_weights(qu, qv, k, r, mask):
     S.masked_fill_(~mask, torch.finfo(S.dtype).min)
     return S.softmax(-1).masked_fill(~mask, 0.)
 
-# %% ../nbs/20_transformer_xl.ipynb #e58ba26c
+# %% ../nbs/20_transformer_xl.ipynb #82921ab4
 def _block_gradients(P, g, D, qu, qv, k, v, r):
     "Gradients of qu, qv, k, v, r from that of a block's output; D is rowsum(dO∘O)."
     buffer = P.new_empty(*P.shape[:-1], P.size(-1)+1)
@@ -117,41 +119,69 @@ def _block_gradients(P, g, D, qu, qv, k, v, r):
     dS = _shift_view(dB)
     return dS @ k, dB @ r, dS.mT @ qu, P.to(v.dtype).mT @ g, (dB.mT @ qv).sum(0)
 
-def _at(mask, n, i, e):
-    "The part of a mask [b or 1,h or 1,t,s] that belongs to a block."
-    return None if mask is None else (mask if mask.size(0) == 1 else mask[n])[:,:,i,:e]
+# %% ../nbs/20_transformer_xl.ipynb #f3d0c602
+def _part(x, at, e):
+    "The part of x [b or 1,h or 1,s,k] (or [h,s,k]: distances) that a block needs."
+    n,m,_ = at
+    return x[m,x.size(-2)-e-1:] if x.ndim == 3 else x[n,m,:e]
 
-# %% ../nbs/20_transformer_xl.ipynb #0a488c6d
+def _mask_part(mask, at, e):
+    "The part of a mask [b or 1,h or 1,t,s] that belongs to a block."
+    if mask is None: return None
+    n,m,i = at
+    every = slice(None)
+    n,m = (n if mask.size(0) > 1 else every), (m if mask.size(1) > 1 else every)
+    return mask[n,m,i,:e]
+
+def _weights_at(at, e, qu, qv, k, r, mask):
+    "The weights of a block."
+    return _block_weights(qu[at], qv[at], _part(k,at,e), _part(r,at,e),
+                          _mask_part(mask,at,e))
+
 KEEP = 2**24                    # weights kept for the backward pass: 64 MB in float32
 
+# %% ../nbs/20_transformer_xl.ipynb #4334223a
 class _Shifted(torch.autograd.Function):
-    "Relative attention in blocks of queries; r and a mask are the block's part of them."
+    "Relative attention in blocks of queries."
     @staticmethod
     def forward(ctx, qu, qv, k, v, r, mask):
         out,s,kept = torch.empty_like(qu), k.size(-2), []
-        keep = qu.numel()//qu.size(-1)*s <= KEEP
-        for n,i,e in _blocks(qu, s):
-            P = _block_weights(qu[n,:,i], qv[n,:,i], k[n,:,:e], r[:,s-e:], _at(mask,n,i,e))
-            out[n,:,i] = P.to(v.dtype) @ v[n,:,:e]
-            if keep: kept.append(P)
+        for at,e in _blocks(qu, s):
+            P = _weights_at(at, e, qu, qv, k, r, mask)
+            out[at] = P.to(v.dtype) @ _part(v,at,e)
+            if qu[...,0].numel()*s <= KEEP: kept.append(P)
         ctx.save_for_backward(qu, qv, k, v, r, mask, out, *kept)
         return out
 
     @staticmethod
     def backward(ctx, g):
         qu,qv,k,v,r,mask,out,*kept = ctx.saved_tensors
-        s,(dqu,dqv,dk,dv,dr) = k.size(-2), (torch.zeros_like(x) for x in (qu,qv,k,v,r))
+        dqu,dqv = torch.empty_like(qu), torch.empty_like(qv)
+        dk,dv,dr = (torch.zeros_like(x) for x in (k,v,r))
         D = (g*out).sum(-1, keepdim=True)                                    # [b,h,t,1]
-        for m,(n,i,e) in enumerate(_blocks(qu, s)):
-            block = qu[n,:,i], qv[n,:,i], k[n,:,:e]
-            P = kept[m] if kept else _block_weights(*block, r[:,s-e:], _at(mask,n,i,e))
-            a,c,key,value,row = _block_gradients(P, g[n,:,i], D[n,:,i], *block,
-                                                 v[n,:,:e], r[:,s-e:])
-            dqu[n,:,i],dqv[n,:,i] = a,c
-            dk[n,:,:e] += key; dv[n,:,:e] += value; dr[:,s-e:] += row
+        for b,(at,e) in enumerate(_blocks(qu, k.size(-2))):
+            P = kept[b] if kept else _weights_at(at, e, qu, qv, k, r, mask)
+            key,value,far = (_part(x,at,e) for x in (k,v,r))
+            dqu[at],dqv[at],*rest = _block_gradients(P, g[at], D[at], qu[at], qv[at],
+                                                     key, value, far)
+            for total,x in zip((dk,dv,dr), rest): _part(total,at,e).add_(x)
         return dqu, dqv, dk, dv, dr, None
 
-# %% ../nbs/20_transformer_xl.ipynb #09cca2d5
+# %% ../nbs/20_transformer_xl.ipynb #faec88cb
+def _shifted_forward(qu, qv, k, v, r):
+    "Causal outputs alone, the positional terms as an additive mask."
+    out,s = torch.empty_like(qu), k.size(-2)
+    few = max(1, min(qu.size(1), 2**20 // (min(qu.size(-2), 256)*s)))
+    for at,e in _blocks(qu, s, 256, 2**20, few):
+        S = _shift_view(qv[at] @ _part(r,at,e).mT)
+        t = S.size(-2)
+        future = torch.ones(t, t, dtype=torch.bool, device=S.device).triu(1)
+        S[...,e-t:].masked_fill_(future, -torch.inf)
+        out[at] = F.scaled_dot_product_attention(qu[at], _part(k,at,e), _part(v,at,e),
+                                                 attn_mask=S, scale=1.)
+    return out
+
+# %% ../nbs/20_transformer_xl.ipynb #ba90d2b9
 def shifted_attention(
     q:Tensor, k:Tensor, v:Tensor, # [b,h,t,k], [b,h,s,k], [b,h,s,k]
     r:Tensor, # [h,s+1,k], distances s-1 … 0 and one row that is never used
@@ -167,6 +197,8 @@ def shifted_attention(
     if mask is not None: mask = mask.expand(-1, -1, q.size(-2), k.size(-2))
     scale = q.size(-1)**-.5
     qu,qv = ((q + x[:,None].to(q.dtype))*scale for x in (u,w))
+    if mask is None and not torch.is_grad_enabled():
+        return _shifted_forward(qu, qv, k, v, r)
     return _Shifted.apply(qu, qv, k, v, r, mask)
 
 # %% ../nbs/20_transformer_xl.ipynb #aaa548ce
@@ -241,13 +273,13 @@ def new_uv(n_heads:int, d_head:int)->tuple: # u and v, parameters [h,k]
     "What a query asks whoever it is: of contents, and of distances."
     return tuple(nn.Parameter(torch.randn(n_heads, d_head)*.02) for _ in range(2))
 
-# %% ../nbs/20_transformer_xl.ipynb #7cefab64
+# %% ../nbs/20_transformer_xl.ipynb #2478f396
 @patch
 def relative_keys(self:RelativeAttention,
     s:int, # keys
     kept:Tensor=None # [b,h,n+1,k], projected before
 )->Tensor: # [b or 1,h,s+1,k], farthest first; the last row is never used
-    "Projected sinusoids of the distances s-1 … 0; rows that are there are not made again."
+    "Projected sinusoids of the distances s-1 … 0; rows in `kept` are not made again."
     n = -1 if kept is None else kept.size(-2)-1
     if n >= s: return kept[:,:,n-s:]
     far = torch.arange(s-1, n-1, -1, device=self.W_r.weight.device)
@@ -267,24 +299,25 @@ def attend_to(self:RelativeAttention, q, k, v, kept, span):
     y = shifted_attention(q, k, v, r[0].to(q.dtype), self.u, self.v, span, p)
     return y, r.expand(q.size(0),-1,-1,-1)
 
-# %% ../nbs/20_transformer_xl.ipynb #dcc19a71
+# %% ../nbs/20_transformer_xl.ipynb #e27a0176
 @patch
 def check_memory(self:RelativeAttention, x, past):
     "Refuse a memory of another batch or width."
     if x.size(1) == 0: raise ValueError("a segment of length 0: nothing can attend")
     if past is None: return
-    memory = isinstance(past, Tensor)
-    b,width = past.size(0) if memory else past.k.size(0), x.size(-1)
+    memory,d_head = isinstance(past, Tensor), self.W_k.out_features//self.n_heads
+    b,*_,width = past.shape if memory else past.k.shape
     if b != x.size(0):
         raise ValueError(f"past belongs to a batch of {b}, the segment to one of "
                          f"{x.size(0)}: feed a past back to the batch it came from")
-    own = (width,) if memory else (self.n_heads, self.W_k.out_features//self.n_heads)
-    have = (past.size(-1),) if memory else (past.k.size(1), past.k.size(-1))
+    own,have = (x.size(-1),width) if memory else \
+        (f'{self.n_heads}×{d_head}', f'{past.k.size(1)}×{width}')
     if have != own:
-        names = 'width' if memory else 'heads and head width'
-        raise ValueError(f"past has {names} {'×'.join(map(str, have))}, the layer "
-                         f"{'×'.join(map(str, own))}: it comes from another model")
+        kind = 'width' if memory else 'heads and head width'
+        raise ValueError(f"past has {kind} {have}, the layer {own}: it comes from another "
+                         f"model")
 
+# %% ../nbs/20_transformer_xl.ipynb #c90dbf39
 @patch
 def forward(self:RelativeAttention,
     x:Tensor, # [b,t,d]
@@ -292,16 +325,16 @@ def forward(self:RelativeAttention,
     span=causal # predicate or bool tensor; the future is left out of it
 )->tuple: # [b,t,d], RelKV
     "Every position of `x` attends to the past and to x (Dai et al., 3.2 and 3.3)."
+    if isinstance(past, tuple): past = RelKV(*past)      # fastai makes it a plain tuple
     self.check_memory(x, past)
-    memory = past if isinstance(past, Tensor) else x[:,:0]
-    cache = None if isinstance(past, Tensor) else past
+    memory,cache = (past,None) if isinstance(past, Tensor) else (x[:,:0],past)
     new = self.keys_values(torch.cat([memory, x], 1))
     k,v = extend(cache, new)
     q = split_heads(self.W_q(x), self.n_heads)                               # [b,h,t,k]
     y,r = self.attend_to(q, k, v, cache and cache.r, span)
     return self.W_o(merge_heads(y)), RelKV(k, v, r)
 
-# %% ../nbs/20_transformer_xl.ipynb #43871449
+# %% ../nbs/20_transformer_xl.ipynb #78cb546d
 def keep_last(
     past, # [b,m,d] or RelKV
     n:int, # positions to keep; None: all
@@ -313,6 +346,7 @@ def keep_last(
     r = None if past.r is None else cut(past.r, None if n is None else n+t+1)
     return RelKV(cut(past.k, n), cut(past.v, n), r)
 
+# %% ../nbs/20_transformer_xl.ipynb #d5bc1149
 class XLLayer(EncoderLayer):
     "A Transformer layer that remembers its inputs (Dai et al., 3.2)."
     def __init__(self, d_model:int, n_heads:int, d_ff:int, dropout:float=0.,
@@ -331,16 +365,25 @@ class XLLayer(EncoderLayer):
         x = self.ff_wiring.leave(x, self.ff(self.ff_wiring.enter(x)))
         return x, keep_last(new, mem_len, x.size(1))
 
-# %% ../nbs/20_transformer_xl.ipynb #ac70a534
+# %% ../nbs/20_transformer_xl.ipynb #ff27631c
 @patch
 def check_past(self:XLLayer, x, past):
     "Refuse a memory that is not of this layer, or not for training."
-    if self.training and isinstance(past, RelKV):
-        raise ValueError("past holds keys and values, as evaluation leaves them; training "
-                         "needs each layer's inputs: start the stream with past=None")
+    if self.training and isinstance(past, tuple):
+        raise ValueError("past holds keys and values, as evaluation leaves them; "
+                         "training needs each layer's inputs: start with past=None")
     if isinstance(past, Tensor): self.attn.check_memory(x, past)
 
-# %% ../nbs/20_transformer_xl.ipynb #c13d6603
+# %% ../nbs/20_transformer_xl.ipynb #9644308a
+def cluster_ends(vocab_size:int, cutoffs)->list:
+    "Where clusters of tokens begin and end, from 0 to `vocab_size`."
+    ends = [0, *(cutoffs or ()), vocab_size]
+    if sorted({*ends}) != ends:
+        raise ValueError(f"cutoffs must rise between 0 and vocab_size={vocab_size}, got "
+                         f"{list(cutoffs)}")
+    return ends
+
+# %% ../nbs/20_transformer_xl.ipynb #301db929
 class AdaptiveSoftmax(nn.Module):
     "Tied embeddings with a softmax in two steps (Grave et al., 2017; Dai et al., 4.1)."
     def __init__(self,
@@ -351,22 +394,19 @@ class AdaptiveSoftmax(nn.Module):
     ):
         super().__init__()
         check_sizes(vocab_size=vocab_size, d_model=d_model, div_val=div_val)
-        cutoffs = list(cutoffs or ())
-        ends = [0, *cutoffs, vocab_size]
-        if sorted({*ends}) != ends:
-            raise ValueError(f"cutoffs must rise between 0 and vocab_size={vocab_size}, "
-                             f"got {cutoffs}")
-        self.ends,self.d_model = ends,d_model
+        self.ends = ends = cluster_ends(vocab_size, cutoffs)
+        self.d_model = d_model
         widths = [d_model // div_val**i for i in range(len(ends)-1)]
         new = lambda n,k: nn.Parameter(torch.randn(n, k) * d_model**-.5)
-        tables = zip(pairwise(ends), widths) if div_val > 1 else [((0,vocab_size), d_model)]
-        self.tables = nn.ParameterList([new(b-a, k) for (a,b),k in tables])
-        self.up = nn.ParameterList([new(d_model, k) for k in widths] if div_val > 1 else [])
-        self.head = new(d_model, d_model) if div_val > 1 else None
-        self.clusters = nn.Linear(d_model, len(cutoffs)) if cutoffs else None
+        sizes = [b-a for a,b in pairwise(ends)]
+        if div_val == 1: sizes,widths,ups = [vocab_size], [d_model], []
+        else: ups = [new(d_model, k) for k in widths]
+        self.tables = nn.ParameterList([new(n, k) for n,k in zip(sizes, widths)])
+        self.up,self.head = nn.ParameterList(ups), new(d_model, d_model) if ups else None
+        self.clusters = nn.Linear(d_model, len(ends)-2) if cutoffs else None
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
-# %% ../nbs/20_transformer_xl.ipynb #4592f199
+# %% ../nbs/20_transformer_xl.ipynb #3327b9f8
 @patch
 def forward(self:AdaptiveSoftmax, tokens:Tensor)->Tensor: # [b,t] to [b,t,d]
     "Embeddings, scaled by √d."
@@ -379,13 +419,15 @@ def forward(self:AdaptiveSoftmax, tokens:Tensor)->Tensor: # [b,t] to [b,t,d]
         x = x + torch.where(own, e, 0.)
     return x * self.d_model**.5
 
+# %% ../nbs/20_transformer_xl.ipynb #4b80bd65
 @patch
 def logits(self:AdaptiveSoftmax, x:Tensor)->Tensor: # [b,t,d] to [b,t,v]
     "Scores of every token; log-probabilities if there are clusters."
-    if self.up: parts = [*zip(self.tables, [self.head, *self.up[1:]])]
-    else: parts = [(self.tables[0][a:b],None) for a,b in pairwise(self.ends)]
-    score = lambda E,up,b: F.linear(x if up is None else x @ up, E, b)
-    scores = [score(E, up, self.bias[a:b]) for (E,up),(a,b) in zip(parts, pairwise(self.ends))]
+    biases = [self.bias[a:b] for a,b in pairwise(self.ends)]
+    if self.up: tables,down = self.tables, [self.head, *self.up[1:]]
+    else: tables,down = self.tables[0].split([len(b) for b in biases]), [None]*len(biases)
+    scores = [F.linear(x if W is None else x @ W, E, b)
+              for E,W,b in zip(tables, down, biases)]
     if self.clusters is None: return scores[0]
     of = self.clusters(x if self.head is None else x @ self.head)             # [b,t,c]
     first = torch.cat([scores[0], of], -1).log_softmax(-1)
@@ -414,7 +456,7 @@ class TransformerXL(nn.Module):
                               **{'uv': uv, **layer})
         self.dropout = nn.Dropout(dropout)
 
-# %% ../nbs/20_transformer_xl.ipynb #ade31ece
+# %% ../nbs/20_transformer_xl.ipynb #ced0de31
 @patch(as_prop=True)
 def span(self:TransformerXL):
     "Whom a query may attend to, memory permitting."
@@ -428,20 +470,36 @@ def forward(self:TransformerXL,
 )->Output: # logits [b,t,v]
     "Scores of the token after each position, and the memory for the next segment."
     check_tokens(tokens, self.vocab_size)
-    start,layers = past[:2] if past else (0,None)
+    start,layers = past[:2] if past else (0,None)     # fastai makes it a plain tuple
     x = self.dropout(self.embed(tokens))                                     # [b,t,d]
     x,layers = self.layers(x, layers, span=self.span, mem_len=self.mem_len)
     past = Past(start + tokens.size(1), layers)
     return Output(self.embed.logits(self.dropout(x)), past, {})
 
-# %% ../nbs/20_transformer_xl.ipynb #7455510a
+# %% ../nbs/20_transformer_xl.ipynb #78a0ce3c
 @property
-def mem_len(self): return self._mem_len
+def mem_len(self):
+    "Positions that a layer remembers; may be set at any time."
+    return self._mem_len
 
 @mem_len.setter
 def mem_len(self, n):
+    "Refuse what is no length."
     check_length_of(mem_len=n)
     if self.same_length: check_sizes(mem_len=n)
     self._mem_len = n
 
 TransformerXL.mem_len = mem_len
+
+# %% ../nbs/20_transformer_xl.ipynb #695fca1e
+def check_streams(
+    model:nn.Module,
+    dls # fastai DataLoaders
+)->None:
+    "Refuse loaders that do not read streams, for a model that carries its past."
+    if not getattr(model, 'carries_past', False): return
+    for dl in dls.loaders:
+        if getattr(dl, 'shuffle', False) or not hasattr(dl, 'fresh'):
+            raise ValueError(f"{type(model).__name__} carries its memory from batch to "
+                             f"batch, but {type(dl).__name__} does not read contiguous "
+                             f"streams (or shuffles them): use lm_dls")
