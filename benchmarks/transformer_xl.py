@@ -6,7 +6,8 @@ tensors in alternating runs: the attention proper (scores, shift, mask, softmax,
 a whole layer. `algorithms` does the same for other lengths and widths and adds the peak of live tensors.
 
 `evaluation` is Table 9 of the paper: the vanilla model reads its whole window for every token, Transformer-XL
-reads a segment and keeps what it has read. Same width, depth and heads, one process, alternating runs."""
+reads a segment and keeps what it has read; every token attends to as many keys in both (`same_length`, as
+the authors evaluate). Same width, depth and heads, one process, alternating runs."""
 import time
 import weakref
 from statistics import median
@@ -158,7 +159,7 @@ def evaluation(device, n_layers=4, segment=512, runs=5):
     out = dict(**size, segment=segment, runs=runs)
     for length, published in PUBLISHED.items():
         vanilla = TransformerLM(**size, max_len=length).to(device).eval()
-        xl = TransformerXL(**size, mem_len=length).to(device).eval()
+        xl = TransformerXL(**size, mem_len=length, same_length=True).to(device).eval()
         tokens = torch.randint(204, (1, length + segment), device=device)
         past = None
         for piece in tokens[:, :length].split(segment, 1):
