@@ -185,14 +185,14 @@ class _Shifted(torch.autograd.Function):
             for total,x in zip((dk,dv,dr), rest): _part(total,at,js).add_(x)
         return dqu, dqv, dk, dv, dr, None, None
 
-# %% ../nbs/20_transformer_xl.ipynb #9c0194b9
+# %% ../nbs/20_transformer_xl.ipynb #0fd9b180
 def _shifted_forward(qu, qv, k, v, r, span):
     "Outputs alone, under a causal span or a band: positional terms as an additive mask."
     out,s = torch.empty_like(qu), k.size(-2)
     few = max(1, min(qu.size(1), 2**20 // (min(qu.size(-2), 256)*s)))
     blocks = [*_blocks(qu, s, span, 256, 2**20, few)]
     sizes = [(*qv[at].shape[:-1], js.stop-js.start+1) for at,js in blocks]
-    memory = qv.new_empty(max(map(math.prod, sizes)))   # one for all: fresh pages are slow
+    memory = qv.new_empty(max(map(math.prod, sizes)))  # one for all: fresh pages are slow
     for (at,js),size in zip(blocks, sizes):
         buffer = memory[:math.prod(size)].view(size)
         torch.matmul(qv[at], _part(r,at,js).mT, out=buffer)
@@ -321,7 +321,7 @@ def attend_to(self:RelativeAttention, q, k, v, kept, span):
     y = shifted_attention(q, k, v, r[0].to(q.dtype), self.u, self.v, span, p)
     return y, r.expand(q.size(0),-1,-1,-1)
 
-# %% ../nbs/20_transformer_xl.ipynb #e27a0176
+# %% ../nbs/20_transformer_xl.ipynb #1aaf1615
 @patch
 def check_memory(self:RelativeAttention, x, past):
     "Refuse a memory of another batch or width."
@@ -336,7 +336,7 @@ def check_memory(self:RelativeAttention, x, past):
         (f'{self.n_heads}×{d_head}', f'{past.k.size(1)}×{width}')
     if have != own:
         kind = 'width' if memory else 'heads and head width'
-        raise ValueError(f"past has {kind} {have}, the layer {own}: it comes from another "
+        raise ValueError(f"past has {kind} {have}, the layer {own}: it is from another "
                          f"model")
 
 # %% ../nbs/20_transformer_xl.ipynb #c90dbf39
