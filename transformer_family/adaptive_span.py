@@ -10,7 +10,7 @@ __all__ = ['soft_mask', 'check_span', 'AdaptiveSpan', 'log_mask', 'soft_attentio
            'AdaptiveSpanTransformer', 'span_parts', 'DynamicSpanTransformer', 'token_spans', 'spans', 'plot_spans',
            'ClipEach']
 
-# %% ../nbs/21_adaptive_span.ipynb #0b31ecb3
+# %% ../nbs/21_adaptive_span.ipynb #35f06341
 import math
 from functools import partial
 
@@ -24,7 +24,7 @@ from .attention import (
     KV, MultiHeadAttention, attention_weights, extend, merge_heads, split_heads)
 from .core import (
     Output, check_sizes, check_tokens, configured, new_ax)
-from .training import evaluating, unwrap
+from .training import ClampParameters, evaluating, unwrap
 from .transformer import Encoder, EncoderLayer, Past, PostNorm
 
 # %% ../nbs/21_adaptive_span.ipynb #9c529ffc
@@ -412,10 +412,11 @@ class SpanStack(Encoder):
     "Layers with spans of their own and one table of distances."
     layer = SpanLayer
 
-# %% ../nbs/21_adaptive_span.ipynb #dce38f1a
+# %% ../nbs/21_adaptive_span.ipynb #dd698d50
 class AdaptiveSpanTransformer(nn.Module):
     "Transformer whose heads learn how far back they look (Sukhbaatar et al., 2019)."
     carries_past,loss_weights,dynamic = True,{'span': 2e-6},False
+    callbacks = (ClampParameters,)                # spans stay between 0 and S
     @configured
     def __init__(self, vocab_size:int=256, d_model:int=128, n_layers:int=4, n_heads:int=4,
                  d_ff:int=None, dropout:float=0.,

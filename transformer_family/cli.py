@@ -10,7 +10,8 @@ __all__ = ['MENDABLE', 'at_prompt', 'sentence', 'one_sentence', 'tfam_models', '
            'seeded', 'write_sample', 'write_plot', 'translation_figures', 'kind_of', 'start_run', 'continue_run',
            'tfam_train', 'input_lines', 'tfam_generate', 'evaluate_pairs', 'tfam_eval']
 
-# %% ../nbs/70_cli.ipynb #db607b97
+# %% ../nbs/70_cli.ipynb #3b134785
+import inspect
 import io
 import math
 import signal
@@ -123,7 +124,7 @@ def new_folder(
     names = (f'{name}-{i}' if i > 1 else name for i in range(1, 10**6))
     return next(p for n in names if not (p := Path('runs')/n).exists())
 
-# %% ../nbs/70_cli.ipynb #a5e000f1
+# %% ../nbs/70_cli.ipynb #b239442d
 class TextRun:
     "A language model's run on a text."
     usual = {'cpu': dict(data='pydoc', steps=1400, batch_size=16, seq_len=128, lr=4e-3),
@@ -141,8 +142,10 @@ class TextRun:
     def untrained(self, model): return bits_per_character(model, self.data.test)
 
     def build(self, name, **args):
-        "The untrained model."
-        return build(name, max_len=self.run['seq_len'], wiring=PreNorm, **args)
+        "The untrained model; one whose past has no end needs no longest context."
+        limited = 'max_len' in inspect.signature(models[name]).parameters
+        longest = dict(max_len=self.run['seq_len']) if limited else {}
+        return build(name, **longest, wiring=PreNorm, **args)
 
     def loaders(self, device):
         "The data as a Learner wants them."
