@@ -440,7 +440,7 @@ def tfam_generate(
     print(generate_text(model, prompt, n, temperature=temperature, top_k=top_k,
                         top_p=top_p, generator=gen))
 
-# %% ../nbs/70_cli.ipynb #b2483054
+# %% ../nbs/70_cli.ipynb #727f8e00
 def evaluate_pairs(model, run, data, own, beam):
     "Print how good the translations of a test set, or of a file, are."
     vocab = read_vocabulary(Path(run)/'vocabulary.json')
@@ -450,7 +450,8 @@ def evaluate_pairs(model, run, data, own, beam):
     test = parts.test if named or data is None else [p for part in parts for p in part]
     levels,hyps = translation_figures(model, vocab, test, beam)
     print(f'{len(hyps):,} of {len(test):,} pairs translated')
-    print(f"exact: {levels['exact']:.4f}\nBLEU: {levels['BLEU']:.2f}\nbits per token: {levels['bits per token']:.4f}")
+    print(f"exact: {levels['exact']:.4f}\nBLEU: {levels['BLEU']:.2f}")
+    print(f"bits per token: {levels['bits per token']:.4f}")
 
 # %% ../nbs/70_cli.ipynb #38f2fff3
 @call_parse
