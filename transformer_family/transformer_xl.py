@@ -185,23 +185,28 @@ class _Shifted(torch.autograd.Function):
             for total,x in zip((dk,dv,dr), rest): _part(total,at,js).add_(x)
         return dqu, dqv, dk, dv, dr, None, None
 
-# %% ../nbs/20_transformer_xl.ipynb #0fd9b180
+# %% ../nbs/20_transformer_xl.ipynb #ac460599
+def _pages(like, sizes):
+    "Buffers for blocks [n,t,e], each in the same memory: fresh pages are slow."
+    memory = like.new_empty(max(map(math.prod, sizes)))
+    return [memory[:math.prod(size)].view(size) for size in sizes]
+
 def _shifted_forward(qu, qv, k, v, r, span):
-    "Outputs alone, under a causal span or a band: positional terms as an additive mask."
-    out,s = torch.empty_like(qu), k.size(-2)
-    few = max(1, min(qu.size(1), 2**20 // (min(qu.size(-2), 256)*s)))
-    blocks = [*_blocks(qu, s, span, 256, 2**20, few)]
-    sizes = [(*qv[at].shape[:-1], js.stop-js.start+1) for at,js in blocks]
-    memory = qv.new_empty(max(map(math.prod, sizes)))  # one for all: fresh pages are slow
-    for (at,js),size in zip(blocks, sizes):
-        buffer = memory[:math.prod(size)].view(size)
-        torch.matmul(qv[at], _part(r,at,js).mT, out=buffer)
-        S = _hide(_shift_view(buffer), getattr(span, 'keys', s))
-        out[at] = F.scaled_dot_product_attention(qu[at], _part(k,at,js), _part(v,at,js),
-                                                 attn_mask=S, scale=1.)
+    "Outputs alone, under a causal span or a band, in full precision."
+    (_,h,t,_),s,flat = qu.shape, k.size(-2), lambda x: x.flatten(0,1)
+    few = max(1, min(h, round(2**20 / (min(t, 128)*s))))
+    blocks,out = [*_blocks(qu, s, span, 128, 2**20, few)], torch.empty_like(qu)
+    sizes = [(*flat(qu[at]).shape[:-1], js.stop-js.start) for at,js in blocks]
+    longer = [(n,t,e+1) for n,t,e in sizes]
+    for (at,js),P,B in zip(blocks, _pages(qu, sizes), _pages(qu, longer)):
+        far,rows = _part(r, at, js), len(qu[at])
+        torch.bmm(flat(qv[at]), flat(far.expand(rows,-1,-1,-1)).mT, out=B)
+        torch.baddbmm(_shift_view(B), flat(qu[at]), flat(_part(k,at,js)).mT, out=P)
+        torch.softmax(_hide(P, getattr(span, 'keys', s)), -1, out=P)
+        out[at] = (P @ flat(_part(v,at,js))).view_as(out[at])
     return out
 
-# %% ../nbs/20_transformer_xl.ipynb #918aa1b7
+# %% ../nbs/20_transformer_xl.ipynb #61d8d375
 def shifted_attention(
     q:Tensor, k:Tensor, v:Tensor, # [b,h,t,k], [b,h,s,k], [b,h,s,k]
     r:Tensor, # [h,s+1,k], distances s-1 … 0 and one row that is never used
@@ -218,7 +223,8 @@ def shifted_attention(
     if mask is not None: mask = mask.expand(-1, -1, q.size(-2), k.size(-2))
     scale = q.size(-1)**-.5
     qu,qv = ((q + x[:,None].to(q.dtype))*scale for x in (u,w))
-    if mask is None and not torch.is_grad_enabled():
+    exact = q.dtype in (torch.float32, torch.float64)
+    if mask is None and exact and not torch.is_grad_enabled():
         return _shifted_forward(qu, qv, k, v, r, span)
     return _Shifted.apply(qu, qv, k, v, r, span, mask)
 
