@@ -412,11 +412,12 @@ class SpanStack(Encoder):
     "Layers with spans of their own and one table of distances."
     layer = SpanLayer
 
-# %% ../nbs/21_adaptive_span.ipynb #dd698d50
+# %% ../nbs/21_adaptive_span.ipynb #d319481d
 class AdaptiveSpanTransformer(nn.Module):
     "Transformer whose heads learn how far back they look (Sukhbaatar et al., 2019)."
     carries_past,loss_weights,dynamic = True,{'span': 2e-6},False
     callbacks = (ClampParameters,)                # spans stay between 0 and S
+    layer_arguments = 'wiring','oneself'
     @configured
     def __init__(self, vocab_size:int=256, d_model:int=128, n_layers:int=4, n_heads:int=4,
                  d_ff:int=None, dropout:float=0.,

@@ -6,12 +6,12 @@ Docs: https://transformer-family.github.io/transformer_family/training.html.md""
 
 # %% auto #0
 __all__ = ['COLUMNS', 'BitsPerCharacter', 'BitsPerDim', 'BitsPerToken', 'Perplexity', 'sequence_accuracy', 'unwrap',
-           'FollowContract', 'BitsProgress', 'adamw', 'own_callbacks', 'lm_learner', 'StopOnNaN', 'ClampParameters',
-           'FollowPairs', 'SmoothLabels', 'seq2seq_learner', 'one_cycle', 'inverse_sqrt', 'in_steps', 'Budget',
-           'write_atomic', 'write_tensors', 'read_tensors', 'part_name', 'find_part', 'save', 'weights', 'load_weights',
-           'read_config', 'build_from', 'load', 'to_hub', 'from_hub', 'pack', 'unpack', 'training_state',
-           'restore_state', 'Checkpoint', 'check_finite', 'to_csv', 'read_history', 'resume', 'plot_history', 'windows',
-           'evaluating', 'bits_per_character']
+           'FollowContract', 'BitsProgress', 'adamw', 'own_callbacks', 'check_streams', 'lm_learner', 'StopOnNaN',
+           'ClampParameters', 'FollowPairs', 'SmoothLabels', 'seq2seq_learner', 'one_cycle', 'inverse_sqrt', 'in_steps',
+           'Budget', 'write_atomic', 'write_tensors', 'read_tensors', 'part_name', 'find_part', 'save', 'weights',
+           'load_weights', 'read_config', 'build_from', 'load', 'to_hub', 'from_hub', 'pack', 'unpack',
+           'training_state', 'restore_state', 'Checkpoint', 'check_finite', 'to_csv', 'read_history', 'resume',
+           'plot_history', 'windows', 'evaluating', 'bits_per_character']
 
 # %% ../nbs/05_training.ipynb #76759f4f
 import hashlib
@@ -136,7 +136,20 @@ def own_callbacks(
     kinds = {cb if isinstance(cb, type) else type(cb) for cb in given}
     return [cb() for cb in getattr(unwrap(model), 'callbacks', ()) if cb not in kinds]
 
-# %% ../nbs/05_training.ipynb #d81f586f
+# %% ../nbs/05_training.ipynb #26df2351
+def check_streams(
+    model:nn.Module,
+    dls # fastai DataLoaders
+)->None:
+    "Refuse loaders that do not read streams, for a model that carries its past."
+    if not getattr(unwrap(model), 'carries_past', False): return
+    for dl in dls.loaders:
+        if getattr(dl, 'shuffle', False) or not hasattr(dl, 'fresh'):
+            raise ValueError(f"{type(unwrap(model)).__name__} carries its past from "
+                             f"batch to batch, but {type(dl).__name__} shuffles, or does "
+                             f"not read contiguous streams: use lm_dls")
+
+# %% ../nbs/05_training.ipynb #dc7937fa
 def lm_learner(
     dls, # from `lm_dls`
     model:nn.Module, # follows the contract of `core`
@@ -150,6 +163,7 @@ def lm_learner(
     **kwargs # to fastai's Learner
 )->Learner:
     "A Learner for a language model of the family."
+    check_streams(model, dls)
     if metrics is None: metrics = [BitsPerCharacter()]
     if bf16 is None: bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
     own = [follow(), StopOnNaN(), *own_callbacks(model, L(cbs))]

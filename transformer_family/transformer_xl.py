@@ -7,7 +7,7 @@ Docs: https://transformer-family.github.io/transformer_family/transformer_xl.htm
 # %% auto #0
 __all__ = ['KEEP', 'sinusoids', 'rel_shift', 'score_terms', 'past_only', 'relative_weights', 'band', 'shifted_attention',
            'rotate_to', 'fused_attention', 'RelKV', 'check_length_of', 'RelativeAttention', 'new_uv', 'keep_last',
-           'XLLayer', 'cluster_ends', 'AdaptiveSoftmax', 'XLStack', 'TransformerXL', 'mem_len', 'check_streams']
+           'XLLayer', 'cluster_ends', 'AdaptiveSoftmax', 'XLStack', 'TransformerXL', 'mem_len']
 
 # %% ../nbs/20_transformer_xl.ipynb #f7fc52d4
 import math
@@ -463,7 +463,7 @@ def logits(self:AdaptiveSoftmax, x:Tensor)->Tensor: # [b,t,d] to [b,t,v]
     rest = [S.log_softmax(-1) + first[...,n+i:n+i+1] for i,S in enumerate(scores[1:])]
     return torch.cat([first[...,:n], *rest], -1)
 
-# %% ../nbs/20_transformer_xl.ipynb #79ece228
+# %% ../nbs/20_transformer_xl.ipynb #bb7b784b
 class XLStack(Encoder):
     "N layers with memories (Dai et al., 3.2)."
     layer = XLLayer
@@ -471,6 +471,7 @@ class XLStack(Encoder):
 class TransformerXL(nn.Module):
     "A language model with memory and relative positions (Dai et al., 2019)."
     carries_past,loss_weights = True,{}
+    layer_arguments = 'wiring','attention','clamp_len','attn_dropout','uv'
     @configured
     def __init__(self, vocab_size:int=256, d_model:int=128, n_layers:int=4, n_heads:int=4,
                  d_ff:int=None, dropout:float=0., mem_len:int=128, same_length:bool=False,
@@ -518,16 +519,3 @@ def mem_len(self, n):
     self._mem_len = n
 
 TransformerXL.mem_len = mem_len
-
-# %% ../nbs/20_transformer_xl.ipynb #55d18b21
-def check_streams(
-    model:nn.Module,
-    dls # fastai DataLoaders
-)->None:
-    "Refuse loaders that do not read streams, for a model that carries its past."
-    if not getattr(model, 'carries_past', False): return
-    for dl in dls.loaders:
-        if getattr(dl, 'shuffle', False) or not hasattr(dl, 'fresh'):
-            raise ValueError(f"{type(model).__name__} carries its memory from batch to "
-                             f"batch, but {type(dl).__name__} does not read contiguous "
-                             f"streams (or shuffles them): use lm_dls")
