@@ -65,6 +65,20 @@ def run(tmp_path_factory):
     return cwd, out
 
 
+@pytest.mark.parametrize('name', ['transformer-xl', 'adaptive-span'])
+def test_a_model_with_a_memory(cwd, name):
+    "Trains, reports, writes and is judged."
+    out = typed(cwd, 'tfam-train', name, *SMALL, '--steps', 4, '--out', 'r')
+    assert 'trained:' in out and (cwd/'r'/'loss.png').exists()
+    assert ('how far each head sees' in out) == (cwd/'r'/'spans.png').exists() == (name == 'adaptive-span')
+    if name == 'adaptive-span':
+        assert [line.split() for line in out.splitlines() if line.startswith('  layer')] == [['layer', '1:', '32', '32']]
+    assert 'is finished' in typed(cwd, 'tfam-train', '--resume', 'r', '--device', 'cpu')
+    written = typed(cwd, 'tfam-generate', 'r', '--prompt', 'wall', '--n', 40)
+    assert written.startswith('wall') and len(written) > 40
+    assert typed(cwd, 'tfam-eval', 'r', '--data', 'book.txt').splitlines()[-1].startswith('bits per character: ')
+
+
 def test_train_reports_and_fills_the_folder(run):
     cwd, out = run
     for word in ('untrained', 'unigram entropy', 'bz2', 'trained', 'parameters'):
