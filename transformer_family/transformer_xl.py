@@ -85,7 +85,7 @@ def relative_weights(q:Tensor, k:Tensor, r:Tensor, u:Tensor, v:Tensor, # as abov
     scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     return scores.softmax(-1).masked_fill(~mask, 0.)
 
-# %% ../nbs/20_transformer_xl.ipynb #c4e1cb39
+# %% ../nbs/20_transformer_xl.ipynb #8b4c6719
 def band(
     n:int # keys, the query's own included
 ):
@@ -94,6 +94,7 @@ def band(
     span.keys = n
     return span
 
+# %% ../nbs/20_transformer_xl.ipynb #f7c94c1f
 def _blocks(q, s, span, size=64, budget=2**18, heads=None):
     "Batch rows, heads and queries worked on at a time, and the keys these queries see."
     b,h,t,_ = q.shape
@@ -115,6 +116,7 @@ def _hide(S, keys):
     if keys < s: S[...,:t].masked_fill_(square.tril(s-t-keys), -torch.inf)
     return S
 
+# %% ../nbs/20_transformer_xl.ipynb #00803243
 def _block_weights(qu, qv, k, r, keys, mask):
     "The weights [b,h,t,e] of a block of queries, the last t of the e positions."
     S = _shift_view((qv @ r.mT).to(torch.promote_types(qu.dtype, torch.float32)))
