@@ -66,7 +66,7 @@ def block_order(
     number = r//B_r * -(-columns//B_c) + c//B_c            # of the block
     return ((number*B_r + r%B_r)*B_c + c%B_c).argsort()
 
-# %% ../nbs/22_image_transformer.ipynb #36dcf634
+# %% ../nbs/22_image_transformer.ipynb #1c8ee585
 class LocalAttention(nn.Module):
     "Attention of query blocks to memory blocks; the base of both patterns."
     def __init__(self, size, order, queries, keys, starts):
@@ -84,14 +84,13 @@ class LocalAttention(nn.Module):
         return q.masked_fill((q < first) | (q >= end), -1), k.masked_fill(k >= end, -1)
 
     def forward(self, q, k, v, span=None, bias=None, scale=None, dropout_p=0.):
-        "Attention over `self.span`, block by block: [b,h,t,k]."
+        "Attention over the span, block by block: [b,h,t,k]."
         if span is not None or bias is not None:
-            raise ValueError("local attention has a span of its own and no bias: leave "
-                             "span and bias out")
+            raise ValueError("local attention has its own span and no bias: give neither")
         t,s = q.size(2), k.size(2)
         check_length(s, len(self.order))
-        lists = self.blocks(s-t, s)
-        return gathered_attention(q, k, v, *lists, self.span, scale, dropout_p)
+        return gathered_attention(q, k, v, *self.blocks(s-t, s), self.span, scale,
+                                  dropout_p)
 
 # %% ../nbs/22_image_transformer.ipynb #b4c1b1d6
 class LocalAttention1D(LocalAttention):
@@ -157,25 +156,33 @@ class LocalAttention2D(LocalAttention):
         own,beside = (_cells(*at, (0,B_r), (left,B_c)) for left in (0,-M_c))
         super().__init__(size, order, own, torch.cat([above,beside], 1), starts)
 
-# %% ../nbs/22_image_transformer.ipynb #ea4c10ca
+# %% ../nbs/22_image_transformer.ipynb #0d101cf9
 @patch
 def span(self:LocalAttention2D, b, h, q_idx, kv_idx):
     "In the memory block, and not later in the order of generation (see the equation)."
     last = len(self.order)-1
     (i,c_i),(j,c_j) = ((x//self.columns, x%self.columns) for x in
-        (self.order[n.clamp(0,last)] for n in (q_idx,kv_idx)))               # rows, columns
+        (self.order[n.clamp(0,last)] for n in (q_idx,kv_idx)))       # rows, columns
     (B_r,B_c),(M_r,M_c) = self.block,self.memory
     top,left = i//B_r*B_r, c_i//B_c*B_c
     near = (j >= top-M_r) & (j < top+B_r) & (c_j >= left-M_c) & (c_j < left+B_c+M_c)
     return near & (kv_idx <= q_idx)
 
-# %% ../nbs/22_image_transformer.ipynb #598b2f95
+# %% ../nbs/22_image_transformer.ipynb #c3eb88d1
 def _outline(cells, **kw):
     "Line segments around the cells [h,w] that are True."
     z = np.pad(cells.numpy(), 1)
     for r,c in np.argwhere(z[1:] != z[:-1]): yield (c-1.5,c-.5), (r-.5,r-.5)
     for r,c in np.argwhere(z[:,1:] != z[:,:-1]): yield (c-.5,c-.5), (r-1.5,r-.5)
 
+def _query_block(local, query):
+    "The positions of a query's block, as a bool tensor [L]."
+    n = sum([x <= query for x in local.starts])
+    own = torch.zeros(len(local.order), dtype=torch.bool)
+    own[slice(*(local.starts + [len(own)])[n-1:n+1])] = True
+    return own
+
+# %% ../nbs/22_image_transformer.ipynb #76ef38c7
 def plot_memory(
     local:LocalAttention,
     query:int, # position
@@ -185,13 +192,10 @@ def plot_memory(
     "Draw what a query sees, its block and its block's memory, from the span."
     ax,L = new_ax(ax, (3,3)), len(local.order)
     def grid(x): return x.new_zeros(L).scatter(0, local.order, x).view(-1, local.columns)
-    start = max(x for x in local.starts if x <= query)
-    own = range(start, min([x for x in local.starts if x > query] + [L]))
-    sees = span_mask(local.span, L)[0,0]
+    own,sees = _query_block(local, query), span_mask(local.span, L)[0,0]
     shade = sees[query]*.35; shade[query] = 1.
     ax.imshow(grid(shade), vmin=0, vmax=1.4)
-    block = torch.zeros(L, dtype=torch.bool); block[list(own)] = True
-    for cells,color in ((sees[list(own)].any(0),'c'), (block,'k')):
+    for cells,color in ((sees[own].any(0),'c'), (own,'k')):
         for line in _outline(grid(cells)): ax.plot(*line, c=color, lw=1.6)
     ax.set(title=title, xticks=[], yticks=[]); ax.spines[:].set_visible(True)
     return ax
@@ -303,13 +307,14 @@ class Logistics(nn.Module):
 
     def forward(self, x): return logistics(*self.parameters_of(x), self.n_values)
 
-# %% ../nbs/22_image_transformer.ipynb #2361944f
+# %% ../nbs/22_image_transformer.ipynb #3fec7df5
 class ImagePast(NamedTuple):
     "What a picture's stream leaves behind."
     position:int
     layers:tuple
     y:Any=None # [b], the class, of a model with classes
 
+# %% ../nbs/22_image_transformer.ipynb #955f9783
 def check_stream(
     tokens:Tensor, # [b,t]
     first:bool, # do they begin a picture?
@@ -323,15 +328,16 @@ def check_stream(
         raise ValueError(f"a start symbol stands at the beginning of a picture and "
                          f"nowhere else: the values in it lie in 0…{n_values-1}")
     if first and n_classes and tokens[:,0].min() < n_values:
-        raise ValueError(f"a picture's stream begins with its class, a token "
-                         f"{n_values}…{n_values+n_classes-1}; got {int(tokens[:,0].min())}")
+        raise ValueError(f"a picture's stream begins with its class, a token {n_values}…"
+                         f"{n_values+n_classes-1}; got {int(tokens[:,0].min())}")
 
-# %% ../nbs/22_image_transformer.ipynb #9944ac52
+# %% ../nbs/22_image_transformer.ipynb #f15da67e
 def _own(parts, **defaults):
     "A model's own arguments among `parts`, and those for its layers."
     own = {k: parts.get(k, v) for k,v in defaults.items()}
     return own, {k: v for k,v in parts.items() if k not in own}
 
+# %% ../nbs/22_image_transformer.ipynb #4e5963c8
 class ImageTransformer(nn.Module):
     "Transformer with local attention over pictures (Parmar et al., 2018)."
     carries_past,loss_weights,exempt = False,{},frozenset()
@@ -353,7 +359,7 @@ class ImageTransformer(nn.Module):
         self.out,self.dropout = own['output'](d_model, vocab_size), nn.Dropout(dropout)
         self.prepare(vocab_size, d_model, own['n_classes'])
 
-# %% ../nbs/22_image_transformer.ipynb #c80e52fe
+# %% ../nbs/22_image_transformer.ipynb #b32ef703
 @patch
 def prepare(self:ImageTransformer, n_values, d_model, n_classes):
     "Embeddings, and the sizes that follow from the arguments."
@@ -367,6 +373,7 @@ def prepare(self:ImageTransformer, n_values, d_model, n_classes):
     lists = {k: list(v) for k,v in self.config.items() if isinstance(v, tuple)}
     self.config = {**self.config, **lists}                # as json gives it back
 
+# %% ../nbs/22_image_transformer.ipynb #1e45ce94
 @patch
 def enter(self:ImageTransformer,
     tokens:Tensor, # [b,t]
@@ -380,7 +387,23 @@ def enter(self:ImageTransformer,
     where = self.local.order[at], rows, self.local.columns
     return self.dropout(x + grid_positions(*where, x.size(-1), x.dtype))
 
-# %% ../nbs/22_image_transformer.ipynb #1a400307
+# %% ../nbs/22_image_transformer.ipynb #8d896911
+@patch
+def begin(self:ImageTransformer, tokens, past)->tuple: # position, of the layers, class
+    "Where a stream stands; bad tokens are refused."
+    start,layers,y = past or (0, None, None)
+    check_length(start + tokens.size(-1), self.max_len)
+    check_stream(tokens, past is None, self.n_values, self.n_classes)
+    if self.n_classes and past is None: y = (tokens[:,0].long() - self.n_values).clamp(0)
+    return start, layers, y
+
+@patch
+def end(self:ImageTransformer, x, position, layers, y)->Output:
+    "Scores of the next value, and what a stream leaves behind."
+    past = None if self.training else ImagePast(position, layers, y)
+    return Output(self.out(x), past, {})
+
+# %% ../nbs/22_image_transformer.ipynb #cabec6ce
 @patch
 def forward(self:ImageTransformer,
     tokens:Tensor, # [b,t]: start symbol and values, in the order of generation
@@ -388,15 +411,11 @@ def forward(self:ImageTransformer,
     targets:Tensor=None # [b,t]; not used, there are no auxiliary losses
 )->Output: # logits [b,t,v], of values alone
     "Scores of the value after each token."
-    start,layers,y = past or (0, None, None)
-    check_length(start + tokens.size(1), self.max_len)
-    check_stream(tokens, past is None, self.n_values, self.n_classes)
-    if self.n_classes and past is None: y = (tokens[:,0].long() - self.n_values).clamp(0)
+    start,layers,y = self.begin(tokens, past)
     x,layers = self.layers(self.enter(tokens, start, y), layers)
-    past = None if self.training else ImagePast(start + tokens.size(1), layers, y)
-    return Output(self.out(x), past, {})
+    return self.end(x, start + tokens.size(1), layers, y)
 
-# %% ../nbs/22_image_transformer.ipynb #b1014546
+# %% ../nbs/22_image_transformer.ipynb #bba84adc
 @patch
 def start(self:ImageTransformer,
     n:int, # pictures
@@ -411,6 +430,7 @@ def start(self:ImageTransformer,
         raise ValueError(f"classes lie in 0…{self.n_classes-1}, got {y.tolist()}")
     return self.n_values + y[:,None].to(self.local.order.device)
 
+# %% ../nbs/22_image_transformer.ipynb #2068b1ac
 @patch
 def to_stream(self:ImageTransformer,
     images:Tensor, # [n,h,w] or [n,h,w,c]
@@ -431,7 +451,7 @@ def to_images(self:ImageTransformer,
     shape = self.size if self.size.channels > 1 else self.size[:2]
     return x.view(-1, *shape).to(torch.uint8 if self.n_values <= 256 else torch.long)
 
-# %% ../nbs/22_image_transformer.ipynb #c407540c
+# %% ../nbs/22_image_transformer.ipynb #6eed0557
 def check_images(
     images:Tensor, # [n,h,w] or [n,h,w,c]
     size:ImageSize,
@@ -442,17 +462,18 @@ def check_images(
     if not isinstance(got, torch.dtype) or got.is_floating_point or got == torch.bool:
         raise ValueError(f"pictures are a tensor of integers 0…{n_values-1}, got {got}")
     shape,c = tuple(images.shape[1:]), size.channels
-    if shape == tuple(size) or (c == 1 and shape == size[:2]):
+    want = tuple(size if c > 1 else size[:2])
+    if shape in (size, want):
         if not images.numel(): raise ValueError("there are no pictures")
         lo,hi = (int(x) for x in images.aminmax())
         if 0 <= lo and hi < n_values: return
         raise ValueError(f"values of pictures lie in 0…{n_values-1} here, got {lo} to "
                          f"{hi}: scale them, or build the model with vocab_size={hi+1}")
     hint = ', channels last: use .permute(0,2,3,1)' * (shape == (c,*size[:2]))
-    raise ValueError(f"pictures here are [n,{','.join(map(str, size if c > 1 else size[:2]))}]"
-                     f"{hint}; got shape {list(images.shape)}")
+    raise ValueError(f"pictures here are [n,{','.join(map(str, want))}]{hint}; got shape "
+                     f"{list(images.shape)}")
 
-# %% ../nbs/22_image_transformer.ipynb #cba20daf
+# %% ../nbs/22_image_transformer.ipynb #72c065db
 class LocalDecoderLayer(DecoderLayer):
     "A decoder layer whose own attention is local."
     def __init__(self, *args, attend=attention, **parts):
@@ -463,6 +484,7 @@ class LocalDecoder(Decoder):
     "Decoder layers whose own attention is local."
     layer = LocalDecoderLayer
 
+# %% ../nbs/22_image_transformer.ipynb #6d24823e
 class ImageToImage(ImageTransformer):
     "A picture given another: encoder, and local decoder (Parmar et al., 2018)."
     stack,callbacks = LocalDecoder,()
@@ -480,7 +502,7 @@ class ImageToImage(ImageTransformer):
         self.encoder = Encoder(d_model, n_layers, n_heads, d_ff, dropout, **own)
         self.src_embed = PixelEmbedding(vocab_size, self.source.channels, d_model)
 
-# %% ../nbs/22_image_transformer.ipynb #2369a9da
+# %% ../nbs/22_image_transformer.ipynb #278663f6
 @patch
 def encode(self:ImageToImage,
     src:Tensor # [b,s], values of the given picture in raster order
@@ -494,6 +516,7 @@ def encode(self:ImageToImage,
     x = x + grid_positions(i, rows, w*c, x.size(-1), x.dtype)
     return self.encoder(self.dropout(x))[0]
 
+# %% ../nbs/22_image_transformer.ipynb #ad0ebb9e
 @patch
 def forward(self:ImageToImage,
     src:Tensor, # [b,s]; only looked at where `past` is None
@@ -501,15 +524,11 @@ def forward(self:ImageToImage,
     past:ImagePast=None # of the stream so far
 )->Output: # logits [b,t,v]
     "Scores of the value after each token, given the source."
-    start,layers,y = past or (0, None, None)
-    check_length(start + tokens.size(1), self.max_len)
-    check_stream(tokens, past is None, self.n_values, self.n_classes)
-    if self.n_classes and past is None: y = (tokens[:,0].long() - self.n_values).clamp(0)
+    start,layers,y = self.begin(tokens, past)
     x = self.enter(tokens, start, y)
     context = self.encode(src) if past is None else x          # its keys are in past
     x,layers = self.layers(x, layers, span=None, context=context)
-    past = None if self.training else ImagePast(start + tokens.size(1), layers, y)
-    return Output(self.out(x), past, {})
+    return self.end(x, start + tokens.size(1), layers, y)
 
 # %% ../nbs/22_image_transformer.ipynb #05e9a4f3
 def shrink(
@@ -523,7 +542,7 @@ def shrink(
     x = images.view(n, a, h//a, b, w//b, *c).float().mean((2,4))
     return x.round().to(images.dtype)
 
-# %% ../nbs/22_image_transformer.ipynb #d95e9b96
+# %% ../nbs/22_image_transformer.ipynb #023959ed
 @patch
 def batch(self:ImageTransformer, images:Tensor, y=None)->tuple: # inputs …, targets
     "What a training step needs of some pictures."
@@ -536,6 +555,7 @@ def batch(self:ImageToImage, images:Tensor, y=None)->tuple: # source, inputs, ta
     source = shrink(images, self.source[:2]).flatten(1).long()
     return source, *ImageTransformer.batch(self, images, y)
 
+# %% ../nbs/22_image_transformer.ipynb #913d0b04
 class ImageLoader(PairLoader):
     "Pictures in batches as a model wants them, shuffled anew in every pass."
     def __init__(self,
@@ -551,7 +571,7 @@ class ImageLoader(PairLoader):
         self.dataset,self.batch = images,batch
         self.config = {**self.config, 'batch': batch}
 
-# %% ../nbs/22_image_transformer.ipynb #41bec4f6
+# %% ../nbs/22_image_transformer.ipynb #7c0212ed
 @patch
 def plan(self:ImageLoader, p:int)->tuple: # of tensors of indices
     "The batches of pass `p`."
@@ -571,6 +591,7 @@ def __iter__(self:ImageLoader):
         yield tuple(x.to(self.device) for x in batch)
     self.after_iter()
 
+# %% ../nbs/22_image_transformer.ipynb #21cf857b
 def image_dls(
     images, # train, valid[, test]: `Images` of pictures and classes
     model:ImageTransformer, # that they are for
@@ -584,7 +605,7 @@ def image_dls(
     return DataLoaders(ImageLoader(images[0], bs, model.batch, seed=seed),
                        ImageLoader(images[1], 2*bs, model.batch, False), device=device)
 
-# %% ../nbs/22_image_transformer.ipynb #c768c992
+# %% ../nbs/22_image_transformer.ipynb #3e0a484b
 def image_learner(
     dls, # from `image_dls`
     model:ImageTransformer,
@@ -594,26 +615,26 @@ def image_learner(
 ):
     "A Learner for pictures."
     if metrics is None: metrics = [BitsPerDim()]
-    if isinstance(unwrap(model), ImageToImage): kwargs = dict(follow=FollowPairs, **kwargs)
+    if isinstance(unwrap(model), ImageToImage): kwargs['follow'] = FollowPairs
     return lm_learner(dls, model, lr, metrics=metrics, **kwargs)
 
+# %% ../nbs/22_image_transformer.ipynb #56cb57f3
 def bits_per_dim(
     model:ImageTransformer,
     images:Images, # or pictures alone, for a model without classes
     bs:int=64 # pictures at a time
 )->float:
     "What each intensity costs, in bits, on average."
-    x,y = images if isinstance(images, tuple) else (images, None)
-    inner,total = unwrap(model), 0.
-    device = next(inner.parameters()).device
+    parts,inner,total = images if isinstance(images, tuple) else (images,),unwrap(model),0.
+    n,device = len(parts[0]), next(inner.parameters()).device
     with evaluating(model):
-        for k in torch.arange(len(x)).split(bs):
-            *xs,targets = (t.to(device) for t in inner.batch(x[k], None if y is None else y[k]))
+        for k in torch.arange(n).split(bs):
+            *xs,targets = (t.to(device) for t in inner.batch(*(p[k] for p in parts)))
             logits = model(*xs).logits.float().flatten(0,1)
             total += F.cross_entropy(logits, targets.flatten(), reduction='sum').double()
-    return total.item() / len(x) / inner.max_len / math.log(2)
+    return total.item() / n / inner.max_len / math.log(2)
 
-# %% ../nbs/22_image_transformer.ipynb #490a20cc
+# %% ../nbs/22_image_transformer.ipynb #af68a521
 class Given(nn.Module):
     "A model of pictures given pictures, with the sources filled in."
     def __init__(self, model, src):
@@ -622,6 +643,7 @@ class Given(nn.Module):
         self.vocab_size,self.max_len = model.vocab_size,model.max_len
     def forward(self, tokens, past=None): return self.model(self.src, tokens, past)
 
+# %% ../nbs/22_image_transformer.ipynb #1bf646e1
 def sample_images(
     model:ImageTransformer,
     n:int, # pictures
@@ -637,6 +659,7 @@ def sample_images(
         lm = Given(model, source.flatten(1).long().to(prompt.device))
     return model.to_images(generate(lm, prompt, model.max_len, **kwargs)[:,1:])
 
+# %% ../nbs/22_image_transformer.ipynb #6a1c2056
 def complete_images(
     model:ImageTransformer,
     images:Tensor, # [n,h,w] or [n,h,w,c]
@@ -645,13 +668,13 @@ def complete_images(
     **kwargs # to `generate`: temperature, top_k, top_p, generator, cache
 )->Tensor: # like images
     "The rest of pictures of which the beginning is known."
-    model = unwrap(model)
-    if isinstance(known, bool) or not isinstance(known, int) or not 0 <= known <= model.max_len:
-        raise ValueError(f"known is a number of values, 0…{model.max_len}; got {known!r}")
+    model = unwrap(model); L = model.max_len
+    if isinstance(known, bool) or not isinstance(known, int) or not 0 <= known <= L:
+        raise ValueError(f"known is a number of values, 0…{L}; got {known!r}")
     prompt = model.to_stream(images, y)[:,:1+known]
-    return model.to_images(generate(model, prompt, model.max_len - known, **kwargs)[:,1:])
+    return model.to_images(generate(model, prompt, L - known, **kwargs)[:,1:])
 
-# %% ../nbs/22_image_transformer.ipynb #c0207ce0
+# %% ../nbs/22_image_transformer.ipynb #a617b703
 def image_grid(
     images:Tensor, # [n,h,w] or [n,h,w,c], from 0 on
     columns:int=None, # pictures in a row; default: as many as rows
@@ -671,6 +694,7 @@ def image_grid(
         out[top:top+h,left:left+w] = one
     return out.repeat(zoom, 0).repeat(zoom, 1)
 
+# %% ../nbs/22_image_transformer.ipynb #8c8c4d95
 def write_png_grid(
     path, # of the file
     images:Tensor, # [n,h,w] or [n,h,w,c]
