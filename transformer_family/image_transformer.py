@@ -359,13 +359,14 @@ class ImageTransformer(nn.Module):
         self.out,self.dropout = own['output'](d_model, vocab_size), nn.Dropout(dropout)
         self.prepare(vocab_size, d_model, own['n_classes'])
 
-# %% ../nbs/22_image_transformer.ipynb #b32ef703
+# %% ../nbs/22_image_transformer.ipynb #e642d295
 @patch
 def prepare(self:ImageTransformer, n_values, d_model, n_classes):
     "Embeddings, and the sizes that follow from the arguments."
     check_sizes(n_classes=n_classes)
     self.size,self.n_values,self.n_classes = self.local.size,n_values,n_classes
     self.vocab_size,self.max_len = n_values + (n_classes or 1), math.prod(self.size)
+    self.n_keys = self.local.keys.size(1)                 # at most, of a query
     self.embed = PixelEmbedding(n_values, self.size.channels, d_model)
     if n_classes: self.classes = nn.Embedding(n_classes, d_model)
     before = self.local.order.roll(1) % self.local.columns % self.size.channels
