@@ -8,7 +8,7 @@ Docs: https://transformer-family.github.io/transformer_family/zoo.html.md"""
 __all__ = ['models', 'language_models', 'translators', 'papers', 'contract', 'Paper', 'canonical', 'build', 'flops_per_step',
            'exempt']
 
-# %% ../nbs/60_zoo.ipynb #28f7fc0b
+# %% ../nbs/60_zoo.ipynb #b56154eb
 import inspect
 import re
 from contextlib import nullcontext
@@ -22,15 +22,17 @@ from .adaptive_span import (
     AdaptiveSpanTransformer, DynamicSpanTransformer)
 from .character_transformer import CharacterTransformer
 from .core import check_sizes
+from .image_transformer import ImageTransformer
 from .transformer import Transformer, TransformerLM
 
-# %% ../nbs/60_zoo.ipynb #ac8c5f73
+# %% ../nbs/60_zoo.ipynb #9696e93c
 models = {'transformer': TransformerLM, 'transformer_seq2seq': Transformer,
           'character_transformer': CharacterTransformer,
           'adaptive_span': AdaptiveSpanTransformer,
-          'dynamic_span': DynamicSpanTransformer}
+          'dynamic_span': DynamicSpanTransformer,
+          'image_transformer': ImageTransformer}
 language_models = ['transformer', 'character_transformer', 'adaptive_span',
-                   'dynamic_span']
+                   'dynamic_span', 'image_transformer']
 translators = ['transformer_seq2seq']              # trained on pairs of sequences
 
 # %% ../nbs/60_zoo.ipynb #6fb577a4
@@ -95,6 +97,13 @@ papers |= {f'adaptive_span/{data}-{n}l': _span(vocab, n, params, **bits)
            ('enwik8', 204, 12, 39e6, dict(test=1.02)),
            ('enwik8', 204, 24, 209e6, dict(test=.98))]}
 
+# %% ../nbs/60_zoo.ipynb #1a18b8e6
+papers['image_transformer/cifar10'] = Paper('image_transformer',
+    dict(vocab_size=256, d_model=512, n_layers=12, n_heads=4, d_ff=2048, dropout=.3,
+         size=[32,32,3], attention='1d'),         # blocks of 256 that see 256 more
+    'Parmar et al. 2018, arXiv:1802.05751, and tensor2tensor',
+    dict(bits_per_dim_cifar10=2.90))
+
 # %% ../nbs/60_zoo.ipynb #96c6f6b6
 def _plain(name): return str(name).lower().replace('-', '_')
 
@@ -146,15 +155,16 @@ def build(
         if why := _misfit(name, cls, e): raise ValueError(why) from e
         raise
 
-# %% ../nbs/60_zoo.ipynb #a92847ef
+# %% ../nbs/60_zoo.ipynb #bf3301cd
 def flops_per_step(
     name:str, # of a model or a paper
-    span:int=None, # keys each layer attends to; default: the model's max_len
+    span:int=None, # keys each layer attends to; default: the model's n_keys or max_len
     **overrides # arguments of the model
 )->int:
     "Multiply-accumulates for one token's prediction, its past cached if it can be."
     model = build(name, 'meta', **overrides)
-    span = getattr(model, 'max_len', None) if span is None else span
+    longest = getattr(model, 'n_keys', None) or getattr(model, 'max_len', None)
+    span = longest if span is None else span
     if span is None:
         raise ValueError(f"{name} has no limit to its length: give span, in keys")
     check_sizes(span=span)
