@@ -619,14 +619,15 @@ def image_learner(
     if isinstance(unwrap(model), ImageToImage): kwargs['follow'] = FollowPairs
     return lm_learner(dls, model, lr, metrics=metrics, **kwargs)
 
-# %% ../nbs/22_image_transformer.ipynb #56cb57f3
+# %% ../nbs/22_image_transformer.ipynb #5a893c9c
 def bits_per_dim(
     model:ImageTransformer,
     images:Images, # or pictures alone, for a model without classes
     bs:int=64 # pictures at a time
 )->float:
     "What each intensity costs, in bits, on average."
-    parts,inner,total = images if isinstance(images, tuple) else (images,),unwrap(model),0.
+    parts = images if isinstance(images, tuple) else (images,)
+    inner,total = unwrap(model), 0.
     n,device = len(parts[0]), next(inner.parameters()).device
     with evaluating(model):
         for k in torch.arange(n).split(bs):
