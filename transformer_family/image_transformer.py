@@ -92,7 +92,7 @@ class LocalAttention(nn.Module):
         return gathered_attention(q, k, v, *self.blocks(s-t, s), self.span, scale,
                                   dropout_p)
 
-# %% ../nbs/22_image_transformer.ipynb #b4c1b1d6
+# %% ../nbs/22_image_transformer.ipynb #371921d3
 class LocalAttention1D(LocalAttention):
     "Blocks along the raster, with the positions before them (Parmar et al., 2018)."
     def __init__(self,
@@ -106,7 +106,8 @@ class LocalAttention1D(LocalAttention):
                              f"pattern, 0 or more; got {memory!r}")
         check_sizes(block=block); size = image_size(size)
         self.block,self.memory,L = block, memory, math.prod(size)
-        starts,B,M = torch.arange(0, L, block), min(block, L), min(memory, L)
+        starts,B = torch.arange(0, L, block), min(block, L)
+        M = min(memory, (L-1)//block * block)               # no more than there is
         q,k = (starts[:,None] + torch.arange(a, B) for a in (0,-M))
         q,k = (x.masked_fill((x < 0) | (x >= L), -1) for x in (q,k))
         super().__init__(size, torch.arange(L), q, k, list(range(0, L, block)))
@@ -134,7 +135,7 @@ def _cells(tops, lefts, place, down, right):
     at = place[r.clamp(0, rows-1), c.clamp(0, columns-1)]
     return at.masked_fill(outside, -1).flatten(1)
 
-# %% ../nbs/22_image_transformer.ipynb #a8d2cf7a
+# %% ../nbs/22_image_transformer.ipynb #689d0a3d
 class LocalAttention2D(LocalAttention):
     "Rectangles, with what lies above and on the left (Parmar et al., 2018)."
     def __init__(self,
@@ -149,8 +150,8 @@ class LocalAttention2D(LocalAttention):
         corners = [(t,l) for t in range(0, rows, B_r) for l in range(0, columns, B_c)]
         areas = [min(B_r, rows-t) * min(B_c, columns-l) for t,l in corners]
         starts = [sum(areas[:i]) for i in range(len(areas))]
-        (B_r,M_r),(B_c,M_c) = ([min(n, side) for n in p] for p,side in
-                               (((B_r,M_r), rows), ((B_c,M_c), columns)))
+        M_r,M_c = (min(n, most) for n,most in zip((M_r,M_c), corners[-1]))
+        B_r,B_c = min(B_r, rows), min(B_c, columns)
         at = *torch.tensor(corners).T, order.argsort().view(rows, columns)
         above = _cells(*at, (-M_r,0), (-M_c,B_c+M_c))
         own,beside = (_cells(*at, (0,B_r), (left,B_c)) for left in (0,-M_c))
@@ -359,7 +360,7 @@ class ImageTransformer(nn.Module):
         self.out,self.dropout = own['output'](d_model, vocab_size), nn.Dropout(dropout)
         self.prepare(vocab_size, d_model, own['n_classes'])
 
-# %% ../nbs/22_image_transformer.ipynb #e642d295
+# %% ../nbs/22_image_transformer.ipynb #d0bac173
 @patch
 def prepare(self:ImageTransformer, n_values, d_model, n_classes):
     "Embeddings, and the sizes that follow from the arguments."
@@ -369,12 +370,12 @@ def prepare(self:ImageTransformer, n_values, d_model, n_classes):
     self.n_keys = self.local.keys.size(1)                 # at most, of a query
     self.embed = PixelEmbedding(n_values, self.size.channels, d_model)
     if n_classes: self.classes = nn.Embedding(n_classes, d_model)
-    before = self.local.order.roll(1) % self.local.columns % self.size.channels
-    self.register_buffer('before', before, persistent=False)
+    channel = self.local.order.roll(1) % self.local.columns % self.size.channels
+    self.register_buffer('channel_before', channel, persistent=False)
     lists = {k: list(v) for k,v in self.config.items() if isinstance(v, tuple)}
     self.config = {**self.config, **lists}                # as json gives it back
 
-# %% ../nbs/22_image_transformer.ipynb #1e45ce94
+# %% ../nbs/22_image_transformer.ipynb #13b6e910
 @patch
 def enter(self:ImageTransformer,
     tokens:Tensor, # [b,t]
@@ -383,7 +384,7 @@ def enter(self:ImageTransformer,
 )->Tensor: # [b,t,d]
     "The values before, at the coordinates of those that are to be predicted."
     at,(rows,_,_) = slice(start, start + tokens.size(1)), self.size
-    x = self.embed(tokens, self.before[at])
+    x = self.embed(tokens, self.channel_before[at])
     if y is not None: x = x + self.classes(y)[:,None] * x.size(-1)**.5
     where = self.local.order[at], rows, self.local.columns
     return self.dropout(x + grid_positions(*where, x.size(-1), x.dtype))
