@@ -121,13 +121,14 @@ def canonical(
     if _plain(name) in known: return known[_plain(name)]
     raise ValueError(_choose(name, list(known.values()), 'no model is called'))
 
-# %% ../nbs/60_zoo.ipynb #5bdaf745
+# %% ../nbs/60_zoo.ipynb #f7968837
 def _arguments(cls):
     "Names of the arguments that a model takes."
     ps = inspect.signature(cls).parameters.values()
     return [p.name for p in ps if p.kind is not p.VAR_KEYWORD] + \
            ['wiring','attend','d_head','d_value'] * any(p.kind is p.VAR_KEYWORD
-                                                        for p in ps)
+                                                        for p in ps) + \
+           list(getattr(cls, 'parts', ()))
 
 def _misfit(name, cls, error):
     "What a TypeError about arguments means for the caller."
