@@ -15,7 +15,8 @@ from transformer_family.training import load, save
 
 VOCAB, LEN, BATCH = 50, 24, 3
 SMALL = dict(vocab_size=VOCAB, d_model=32, n_layers=2, n_heads=4, max_len=LEN)
-OWN = {}    # model -> further arguments that make it small
+OWN = {    # model -> further arguments that make it small
+    'image_transformer': dict(size=[4, 6], block=7, memory=5)}
 
 
 def small(name, seed=0, **overrides):

@@ -285,3 +285,18 @@ def test_bad_pairs_are_one_sentence(cwd, text, sentence):
     err = typed(cwd, 'tfam-train', 'transformer-seq2seq', '--data', 'bad.tsv', *TINY, rc=1)
     assert sentence in err and err.startswith('tfam-train: ') and len(err.splitlines()) == 1
     assert not (cwd / 'runs').exists()
+
+
+def test_pictures(cwd):
+    "Trained, drawn from and measured from a shell; a text is no set of pictures."
+    small = '--steps 30 --d-model 16 --n-layers 1 --n-heads 2 --device cpu'.split()
+    out = typed(cwd, 'tfam-train', 'image-transformer', *small)
+    assert 'bits per dim' in out and 'pictures of digits' in out
+    run = cwd / 'runs' / 'image_transformer'
+    assert (run / 'samples.png').read_bytes()[:4] == b'\x89PNG'
+    assert '4 pictures in a.png' in typed(cwd, 'tfam-generate', run, '--n', 4, '--seed', 1, '--out', 'a.png')
+    typed(cwd, 'tfam-generate', run, '--n', 4, '--seed', 1, '--out', 'b.png')
+    assert (cwd / 'a.png').read_bytes() == (cwd / 'b.png').read_bytes()
+    last = typed(cwd, 'tfam-eval', run).splitlines()[-1]
+    assert last.startswith('bits per dim: ') and 0 < float(last.split(': ')[1]) < 4.1
+    assert 'choose from digits' in typed(cwd, 'tfam-train', 'image-transformer', '--data', 'book.txt', rc=1)

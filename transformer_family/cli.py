@@ -6,19 +6,19 @@ Docs: https://transformer-family.github.io/transformer_family/cli.html.md"""
 
 # %% auto #0
 __all__ = ['MENDABLE', 'learned', 'at_prompt', 'sentence', 'one_sentence', 'tfam_models', 'number', 'settings', 'pick_device',
-           'new_folder', 'TextRun', 'PairsRun', 'check_same_data', 'make_learner', 'stop_gently', 'lines_for_bars',
-           'fit', 'figures', 'seeded', 'write_sample', 'write_plot', 'write_figure', 'show_spans',
-           'translation_figures', 'kind_of', 'start_run', 'continue_run', 'tfam_train', 'input_lines', 'tfam_generate',
-           'evaluate_pairs', 'tfam_eval']
+           'new_folder', 'TextRun', 'PairsRun', 'ImageRun', 'check_same_data', 'make_learner', 'stop_gently',
+           'lines_for_bars', 'fit', 'figures', 'seeded', 'write_sample', 'write_plot', 'write_figure', 'show_spans',
+           'translation_figures', 'kind_of', 'start_run', 'continue_run', 'tfam_train', 'input_lines', 'draw_pictures',
+           'tfam_generate', 'evaluate_pairs', 'evaluate_pictures', 'tfam_eval']
 
-# %% ../nbs/70_cli.ipynb #5b56d6bb
+# %% ../nbs/70_cli.ipynb #02aeb181
 import inspect
 import io
 import math
 import signal
 import sys
 from contextlib import contextmanager, nullcontext
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 
 import torch
@@ -30,7 +30,11 @@ from .core import check_sizes, count_params
 from .data import (Corpus, bz2_bits, corpora, corpus, fingerprint,
                                      lm_dls, pair_sources, pairs, read_corpus,
                                      unigram_entropy)
+from .data import Images, image_set
 from .generation import generate_text
+from .image_transformer import (ImageTransformer, bits_per_dim,
+                                                  image_dls, image_learner,
+                                                  sample_images, write_png_grid)
 from .training import (Budget, Checkpoint, bits_per_character,
                                          build_from, lm_learner, load, plot_history,
                                          read_config, resume, seq2seq_learner,
@@ -192,6 +196,46 @@ def loaders(self:PairsRun, device):
     return pair_dls(self.data, self.vocab, self.run['batch_size'], device,
                     self.run['seed'], self.run['seq_len'])
 
+# %% ../nbs/70_cli.ipynb #cac69a7e
+class ImageRun(TextRun):
+    "A run on pictures."
+    usual = {'cpu': dict(data='digits', steps=800, batch_size=64, lr=4e-3, d_model=64,
+                         n_layers=3, dropout=.1),
+             'cuda': dict(data='digits', steps=2000, batch_size=64, lr=2e-3, d_model=128,
+                          n_layers=4, dropout=.1)}
+    unit = 'dim'
+    def __init__(self, run):
+        for k in ('split','seq_len'):
+            if run.get(k): raise ValueError(f"pictures have no {k} to choose, got {run[k]}")
+        self.run,self.data = run,image_set(run['data'])
+
+    def fingerprint(self): return fingerprint([part.x for part in self.data])
+    def size(self): return f"{len(self.data.train.x):,} pictures of {self.run['data']}"
+    def some(self, part, n): return Images(*(x[:n] for x in part))
+    def untrained(self, model): return bits_per_dim(model, self.some(self.data.test, 1000))
+
+# %% ../nbs/70_cli.ipynb #a2fe61ac
+@patch
+def build(self:ImageRun, name, **args):
+    "The untrained model, of the pictures' size and number of shades."
+    x = self.data.train.x
+    size = list(x.shape[1:])
+    columns = math.prod(size[1:])
+    return build(name, vocab_size=int(x.max()) + 1, size=size, block=2*columns,
+                 memory=3*columns, wiring=PreNorm, **args)
+
+@patch
+def loaders(self:ImageRun, device):
+    "What makes the loaders, once there is a model."
+    parts = self.data.train, self.some(self.data.valid, 500)
+    return partial(image_dls, parts, bs=self.run['batch_size'], device=device,
+                   seed=self.run['seed'])
+
+@patch
+def learner(self:ImageRun, dls, model, **kwargs):
+    "A Learner of pictures."
+    return image_learner(dls(model), model, **kwargs)
+
 # %% ../nbs/70_cli.ipynb #39c835fb
 def check_same_data(
     job:TextRun
@@ -272,11 +316,13 @@ def write_sample(model, folder, seed, prompt='The ', n=400):
     write_atomic(Path(folder)/'sample.txt', text + '\n')
     return text
 
-# %% ../nbs/70_cli.ipynb #6ef8f535
-def write_plot(rows, levels, path):
+# %% ../nbs/70_cli.ipynb #ecbd5ab3
+def write_plot(rows, levels, path, unit='character'):
     "The history of a run as a picture."
     lines = {k: v for k,v in levels.items() if k not in ('untrained','trained')}
-    write_figure(plot_history(rows, lines).figure, path)
+    ax = plot_history(rows, lines)
+    ax.set_ylabel(f'bits per {unit}')
+    write_figure(ax.figure, path)
 
 def write_figure(fig, path):
     "A figure as a PNG file, whole or not at all."
@@ -336,13 +382,28 @@ def report(self:PairsRun, learn):
     write_plot(learn.checkpoint.rows, {}, folder/'loss.png')
     print(f'\n{folder} is done; it translates lines: tfam-generate {folder} < lines.txt')
 
-# %% ../nbs/70_cli.ipynb #a4d2ae5a
+# %% ../nbs/70_cli.ipynb #34084bd0
+@patch
+def report(self:ImageRun, learn):
+    "Print the figures of a finished run; write samples.png and loss.png."
+    folder,run,model = learn.checkpoint.folder, self.run, learn.model
+    test = self.some(self.data.test, 1000)
+    levels = {'untrained': run['untrained'], 'unigram entropy':
+              unigram_entropy(test.x.flatten()), 'trained': bits_per_dim(model, test)}
+    for name,bits in levels.items(): print(f'{name:>16}: {bits:6.3f} bits per dim')
+    write_plot(learn.checkpoint.rows, levels, folder/'loss.png', 'dim')
+    images = sample_images(model, 36, generator=seeded(model, run['seed']))
+    write_png_grid(folder/'samples.png', images, n_values=model.n_values, zoom=4)
+    print(f'\n{folder} is done, and samples.png in it; more: tfam-generate {folder}')
+
+# %% ../nbs/70_cli.ipynb #060c6404
 def kind_of(
     model:str # name
-)->type: # TextRun or PairsRun
+)->type: # TextRun, PairsRun or ImageRun
     "The kind of run that a model is trained in."
     name = model.replace('-','_')
     if name in translators: return PairsRun
+    if issubclass(models.get(name, type), ImageTransformer): return ImageRun
     if name in language_models: return TextRun
     known = [n.replace('_','-') for n in (*language_models, *translators)]
     raise ValueError(f"there is no model {model!r} to train; choose from "
@@ -385,16 +446,16 @@ def continue_run(
     print(f'{folder} is resumed at step {resume(learn, folder)}')
     return learn, job
 
-# %% ../nbs/70_cli.ipynb #9fa6563f
+# %% ../nbs/70_cli.ipynb #132e59ea
 @call_parse(pos=['model'])
 @one_sentence
 def tfam_train(
     model:str='transformer', # Which model; tfam-models lists them
-    data:str=None, # A named corpus, named pairs, or a file (default: pydoc; or scan)
+    data:str=None, # Named text, pairs or pictures, or a file (pydoc, scan, digits)
     split:str=None, # Of scan: simple, length or addprim_jump
     steps:int=None, # Training steps (default: 1400, 3200 for pairs; on a GPU more)
     minutes:float=None, # Train for this long instead of a number of steps
-    batch_size:int=None, # Streams, or pairs (default: 16, or 64; on a GPU more)
+    batch_size:int=None, # Streams, pairs or pictures (default: 16, or 64; GPU: more)
     seq_len:int=None, # Characters of a segment, and the model's longest context (128)
     d_model:int=None, # Model size
     n_layers:int=None, # Layers
@@ -434,30 +495,42 @@ def input_lines(
                              f"for instance with iconv") from e
     return [line.decode() for line in raw]
 
-# %% ../nbs/70_cli.ipynb #412e1c4e
+# %% ../nbs/70_cli.ipynb #5ea7ba5b
+def draw_pictures(model, run, n, out, **kwargs):
+    "Write a grid of samples; say where."
+    path = Path(run)/'generated.png' if out is None else Path(out)
+    images = sample_images(model, 64 if n is None else n, **kwargs)
+    write_png_grid(path, images, n_values=model.n_values, zoom=4)
+    print(f'{len(images)} pictures in {path}')
+
+# %% ../nbs/70_cli.ipynb #ba409aac
 @call_parse
 @one_sentence
 def tfam_generate(
     run:str, # Folder of a run, or of a saved model
     prompt:str=None, # The text to continue (default: "The "), or to translate
-    n:int=None, # Characters to write (default: 400), or most tokens of a translation
+    n:int=None, # Characters (default: 400), most tokens of a translation, or pictures
     temperature:float=.8, # 0 takes the likeliest; 1 samples as the model says
     top_k:int=None, # Only among the k likeliest
     top_p:float=None, # Only among the likeliest that make up this probability
     beam:int=1, # Of a translation: hypotheses side by side
     seed:int=None, # Same seed, same text (default: another text each time)
+    out:str=None, # Of pictures: the PNG file (default: generated.png in the run)
     device:str=None # cpu, cuda, … (default: CUDA if there is one)
 ):
-    "Let a trained model continue a text, or translate lines of standard input."
+    "Let a trained model continue a text, translate standard input, or draw pictures."
     model = load(run, device=pick_device(device))
     if isinstance(model, tuple(models[name] for name in translators)):
         vocab = read_vocabulary(Path(run)/'vocabulary.json')
         lines = input_lines() if prompt is None else [prompt]
         return print('\n'.join(translate_text(model, vocab, lines, beam, n=n)))
-    gen = None if seed is None else seeded(model, seed)
+    kw = dict(temperature=temperature, top_k=top_k, top_p=top_p,
+              generator=None if seed is None else seeded(model, seed))
+    if isinstance(model, ImageTransformer):
+        if prompt is not None: raise ValueError("pictures start from nothing: no --prompt")
+        return draw_pictures(model, run, n, out, **kw)
     prompt,n = 'The ' if prompt is None else prompt, 400 if n is None else n
-    print(generate_text(model, prompt, n, temperature=temperature, top_k=top_k,
-                        top_p=top_p, generator=gen))
+    print(generate_text(model, prompt, n, **kw))
 
 # %% ../nbs/70_cli.ipynb #727f8e00
 def evaluate_pairs(model, run, data, own, beam):
@@ -472,7 +545,15 @@ def evaluate_pairs(model, run, data, own, beam):
     print(f"exact: {levels['exact']:.4f}\nBLEU: {levels['BLEU']:.2f}")
     print(f"bits per token: {levels['bits per token']:.4f}")
 
-# %% ../nbs/70_cli.ipynb #38f2fff3
+# %% ../nbs/70_cli.ipynb #e7eb80dc
+def evaluate_pictures(model, data):
+    "Print what each intensity of the test pictures costs."
+    test = image_set(data).test
+    print(f'{len(test.x):,} pictures, unigram entropy '
+          f'{unigram_entropy(test.x.flatten()):.3f}')
+    print(f'bits per dim: {bits_per_dim(model, test):.4f}')
+
+# %% ../nbs/70_cli.ipynb #2df99436
 @call_parse
 @one_sentence
 def tfam_eval(
@@ -488,6 +569,8 @@ def tfam_eval(
                          f"--data")
     if isinstance(model, tuple(models[name] for name in translators)):
         return evaluate_pairs(model, run, data, own, beam)
+    if isinstance(model, ImageTransformer):
+        return evaluate_pictures(model, data or own['data'])
     whole = data is not None and data not in corpora
     text = read_corpus(data) if whole else corpus(data or own['data']).test
     print(f'{len(text):,} characters, unigram entropy {unigram_entropy(text):.3f}')

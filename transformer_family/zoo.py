@@ -8,7 +8,7 @@ Docs: https://transformer-family.github.io/transformer_family/zoo.html.md"""
 __all__ = ['models', 'language_models', 'translators', 'papers', 'words', 'contract', 'Paper', 'canonical', 'build',
            'flops_per_step', 'exempt']
 
-# %% ../nbs/60_zoo.ipynb #06df93e5
+# %% ../nbs/60_zoo.ipynb #e69b6ef4
 import inspect
 import re
 from contextlib import nullcontext
@@ -22,17 +22,19 @@ from .adaptive_span import (
     AdaptiveSpanTransformer, DynamicSpanTransformer)
 from .character_transformer import CharacterTransformer
 from .core import check_sizes
+from .image_transformer import ImageTransformer
 from .transformer import Transformer, TransformerLM
 from .transformer_xl import TransformerXL
 
-# %% ../nbs/60_zoo.ipynb #d2934ca0
+# %% ../nbs/60_zoo.ipynb #ce373c0d
 models = {'transformer': TransformerLM, 'transformer_seq2seq': Transformer,
           'character_transformer': CharacterTransformer,
           'transformer_xl': TransformerXL,
           'adaptive_span': AdaptiveSpanTransformer,
-          'dynamic_span': DynamicSpanTransformer}
+          'dynamic_span': DynamicSpanTransformer,
+          'image_transformer': ImageTransformer}
 language_models = ['transformer', 'character_transformer', 'transformer_xl',
-                   'adaptive_span', 'dynamic_span']
+                   'adaptive_span', 'dynamic_span', 'image_transformer']
 translators = ['transformer_seq2seq']              # trained on pairs of sequences
 
 # %% ../nbs/60_zoo.ipynb #6fb577a4
@@ -118,6 +120,13 @@ papers |= {f'adaptive_span/{data}-{n}l': _span(vocab, n, params, **bits)
            ('enwik8', 204, 12, 39e6, dict(test=1.02)),
            ('enwik8', 204, 24, 209e6, dict(test=.98))]}
 
+# %% ../nbs/60_zoo.ipynb #1a18b8e6
+papers['image_transformer/cifar10'] = Paper('image_transformer',
+    dict(vocab_size=256, d_model=512, n_layers=12, n_heads=4, d_ff=2048, dropout=.3,
+         size=[32,32,3], attention='1d'),         # blocks of 256 that see 256 more
+    'Parmar et al. 2018, arXiv:1802.05751, and tensor2tensor',
+    dict(bits_per_dim_cifar10=2.90))
+
 # %% ../nbs/60_zoo.ipynb #96c6f6b6
 def _plain(name): return str(name).lower().replace('-', '_')
 
@@ -135,13 +144,14 @@ def canonical(
     if _plain(name) in known: return known[_plain(name)]
     raise ValueError(_choose(name, list(known.values()), 'no model is called'))
 
-# %% ../nbs/60_zoo.ipynb #c0ce7005
+# %% ../nbs/60_zoo.ipynb #417135b5
 def _arguments(cls):
     "Names of the arguments that a model takes."
     ps = inspect.signature(cls).parameters.values()
     passed = getattr(cls, 'layer_arguments', ('wiring','attend','d_head','d_value'))
     return [p.name for p in ps if p.kind is not p.VAR_KEYWORD] + \
-           [*passed] * any(p.kind is p.VAR_KEYWORD for p in ps)
+           [*passed] * any(p.kind is p.VAR_KEYWORD for p in ps) + \
+           list(getattr(cls, 'parts', ()))
 
 def _misfit(name, cls, error):
     "What a TypeError about arguments means for the caller."
@@ -169,15 +179,16 @@ def build(
         if why := _misfit(name, cls, e): raise ValueError(why) from e
         raise
 
-# %% ../nbs/60_zoo.ipynb #d4f1b8d9
+# %% ../nbs/60_zoo.ipynb #baafd7df
 def flops_per_step(
     name:str, # of a model or a paper
-    span:int=None, # keys each layer attends to; default: the model's max_len or mem_len
+    span:int=None, # keys each layer attends to; default: the model's own limit
     **overrides # arguments of the model
 )->int:
     "Multiply-accumulates for one token's prediction, its past cached if it can be."
     model = build(name, 'meta', **overrides)
-    if span is None: span = getattr(model, 'max_len', getattr(model, 'mem_len', None))
+    limits = (getattr(model, n, None) for n in ('n_keys','max_len','mem_len'))
+    if span is None: span = next(filter(None, limits), None)
     if span is None:
         raise ValueError(f"{name} has no limit to its length: give span, in keys")
     check_sizes(span=span)

@@ -1,0 +1,70 @@
+"""What does attention in a neighbourhood save, and how fast are pictures generated?
+
+Time of attention proper (scores, mask, softmax, sum), forward and backward, for one picture of n × n pixels in three
+colours with 4 heads of 64, in the published blocks, against the same span as a mask on the full matrix. The contenders
+take turns in one process; a time is the median over the rounds. Generation: pictures of 28 × 28, value by value,
+with the cache; one of them also without."""
+import time
+from statistics import median
+
+import torch
+
+from transformer_family.attention import attention
+from transformer_family.image_transformer import ImageTransformer, local_pattern, sample_images
+from transformer_family.transformer import PreNorm
+
+SIDES, HEADS, D_HEAD, RUNS, PICTURES = (8, 16, 32), 4, 64, 5, 16
+
+
+def sync(device):
+    if device == 'cuda':
+        torch.cuda.synchronize()
+
+
+def contenders(side, device):
+    "Attention over a picture: both patterns, and the first of them on the full matrix."
+    local = {name: local_pattern(name, (side, side, 3)).to(device) for name in ('1d', '2d')}
+    dense = {'dense': lambda q, k, v: attention(q, k, v, local['1d'].span)}
+    return {**local, **dense}
+
+
+def attention_times(side, device):
+    "Milliseconds of a forward and a backward pass, by contender."
+    xs = [torch.randn(1, HEADS, 3*side*side, D_HEAD, device=device, requires_grad=True) for _ in range(3)]
+    fs = contenders(side, device)
+    times = {name: [] for name in fs}
+    for i in range(RUNS + 1):
+        for name, f in fs.items():
+            for x in xs:
+                x.grad = None
+            start = time.perf_counter()
+            f(*xs).square().mean().backward()
+            sync(device)
+            if i:                       # the first round warms up
+                times[name].append(time.perf_counter() - start)
+    return {name: round(1e3*median(t), 2) for name, t in times.items()}
+
+
+def seconds(model, n, device, **kw):
+    start = time.perf_counter()
+    sample_images(model, n, **kw)
+    sync(device)
+    return time.perf_counter() - start
+
+
+def generation(device):
+    model = ImageTransformer(d_model=128, n_layers=4, n_heads=4, wiring=PreNorm, size=(28, 28), block=56, memory=84)
+    model = model.to(device).eval()
+    cached = median(seconds(model, PICTURES, device) for _ in range(3))
+    return dict(pictures=PICTURES, values=model.max_len, d_model=128, n_layers=4, block=56, memory=84,
+                cached_s=round(cached, 2), one_s=round(median(seconds(model, 1, device) for _ in range(3)), 2),
+                uncached_s=round(seconds(model, 1, device, cache=False), 1))
+
+
+def run(device):
+    torch.manual_seed(0)
+    by_side = {side: attention_times(side, device) for side in SIDES}
+    ms = {name: {str(side): by_side[side][name] for side in SIDES} for name in ('1d', '2d', 'dense')}
+    ratio = round(by_side[SIDES[-1]]['dense'] / by_side[SIDES[-1]]['1d'], 2)
+    return dict(heads=HEADS, d_head=D_HEAD, runs=RUNS, milliseconds_by_side=ms, dense_over_1d_at_32=ratio,
+                generation=generation(device))
