@@ -1,12 +1,12 @@
 """What do sparse patterns save? Time of attention proper, forward and backward, float32, 8 heads of 64.
 
 At 16,384 positions: a causal window of 256 keys, and the strided and fixed patterns with a stride of 128, against
-`F.scaled_dot_product_attention` in both of its dense forms, `is_causal` and a mask. The sparse forms take turns in one
-process; the dense ones, which take long, run a few times among them. Then the window at 4K to 32K positions: the
+`F.scaled_dot_product_attention` in both of its dense forms, `is_causal` and a mask. All forms take turns in
+one process, so that whatever else the machine does meets all of them. Then the window at 4K to 32K positions: the
 factor for each doubling, and the peak of memory, each length in a process of its own. On CUDA the comparison is with
 FlexAttention under the same spans. The package `local-attention` joins where it is installed."""
-import json
-import resource
+import os
+import re
 import subprocess
 import sys
 import time
@@ -18,10 +18,10 @@ import torch
 import torch.nn.functional as F
 
 from transformer_family.attention import span_mask, window
-from transformer_family.blocks import local_attention
-from transformer_family.sparse_transformer import fixed_parts, strided_parts
+from transformer_family.blocks import count_pairs, local_attention
+from transformer_family.sparse_transformer import SparseTransformer, fixed_parts, strided_parts
 
-L, HEADS, D_HEAD, WINDOW, STRIDE, RUNS = 16384, 8, 64, 256, 128, 5
+L, HEADS, D_HEAD, WINDOW, STRIDE, RUNS = 16384, 8, 64, 256, 128, 3
 LENGTHS = (4096, 8192, 16384, 32768)
 
 
@@ -77,14 +77,14 @@ def rivals(device):
     return {'is_causal': causal, 'mask': partial(F.scaled_dot_product_attention, attn_mask=mask)}
 
 
-def in_turns(forms, xs, runs):
-    "Milliseconds of each form, the runs of all of them mixed."
+def in_turns(forms, xs, runs, warm=None):
+    "Milliseconds of each form: medians of runs that take turns."
     times = {n: [] for n in forms}
-    for i in range(runs + 1):
+    for f in (warm or forms).values():
+        seconds(f, xs)
+    for _ in range(runs):
         for n, f in forms.items():
-            t = seconds(f, xs)
-            if i:                       # the first round warms up
-                times[n].append(t)
+            times[n].append(seconds(f, xs))
     return {n: round(1e3*median(t), 1) for n, t in times.items()}
 
 
@@ -95,20 +95,40 @@ def flex(span):
     return lambda *x: kernel(*x, block_mask=block)
 
 
+def memory(field):
+    "Memory of this process in MiB: VmRSS, or its peak VmHWM. (`ru_maxrss` would count the parent's.)"
+    return int(re.search(field + r':\s+(\d+)', Path('/proc/self/status').read_text())[1]) / 1024
+
+
+def added(f):
+    "Memory that `f` adds at its peak."
+    Path('/proc/self/clear_refs').write_text('5')           # starts VmHWM anew
+    before = memory('VmRSS')
+    f()
+    return memory('VmHWM') - before
+
+
 def peak(t):
-    "Memory that a forward and a backward pass add, in MiB: run in a process of its own."
-    small = inputs(512, 'cpu')
-    seconds(partial(local_attention, n=WINDOW), small)      # the libraries' own buffers
+    "Memory that a forward and a backward pass over the window add."
+    f = partial(local_attention, n=WINDOW)
+    seconds(f, inputs(512, 'cpu'))                          # the libraries' own buffers
     xs = inputs(t, 'cpu')
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    seconds(partial(local_attention, n=WINDOW), xs)
-    return round((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)/1024, 1)
+    return added(lambda: seconds(f, xs))
 
 
-def peaks():
+def training_peak(recompute):
+    "Memory that a training step of 16 layers adds, with or without recomputation."
+    model = SparseTransformer(d_model=128, n_layers=16, max_len=4096, stride=64, recompute=recompute).train()
+    model(torch.zeros(1, 64).long()).logits.sum().backward()
+    return added(lambda: model(torch.zeros(1, 4096).long()).logits.sum().backward())
+
+
+def alone(*args):
+    "A figure measured in a process of its own."
     root = Path(__file__).resolve().parent.parent
-    run = partial(subprocess.run, cwd=root, check=True, capture_output=True, text=True)
-    return {str(t): float(run([sys.executable, '-m', 'benchmarks.sparse', str(t)]).stdout) for t in LENGTHS}
+    cmd = [sys.executable, '-m', 'benchmarks.sparse', *map(str, args)]
+    env = {**os.environ, 'MALLOC_MMAP_THRESHOLD_': '500000'}    # what is freed is given back
+    return round(float(subprocess.run(cmd, cwd=root, env=env, check=True, capture_output=True, text=True).stdout), 1)
 
 
 def growth(device):
@@ -124,24 +144,28 @@ def growth(device):
 def run(device):
     torch.manual_seed(0)
     xs, forms = inputs(L, device), sparse_forms()
-    ms = in_turns({n: f for n, (f, _) in forms.items()}, xs, RUNS)
-    out = dict(length=L, heads=HEADS, d_head=D_HEAD, window=WINDOW, stride=STRIDE, milliseconds=ms)
+    fast, dense = {n: f for n, (f, _) in forms.items()}, rivals(device)
     if attend := package() if device == 'cpu' else None:
-        both = in_turns({'package': attend, 'ours': forms['window 256'][0]}, xs, 3)
-        out.update(package_milliseconds=both['package'], against_package=round(both['package']/both['ours'], 2))
-    dense = in_turns(rivals(device), xs, 2 if device == 'cpu' else RUNS)
-    best = min(dense.values())
-    out.update(dense_milliseconds=dense, speedup={n: round(best/t, 2) for n, t in ms.items()})
+        fast['package local-attention'] = attend
+    ms = in_turns({**fast, **dense}, xs, RUNS, warm=fast if device == 'cpu' else None)
+    best = min(ms[n] for n in dense)
+    out = dict(length=L, heads=HEADS, d_head=D_HEAD, window=WINDOW, stride=STRIDE, runs=RUNS, milliseconds=ms,
+               speedup={n: round(best/ms[n], 2) for n in forms},
+               pairs={n: count_pairs(span, L) for n, (_, span) in forms.items()})
+    if attend:
+        out['against_package'] = round(ms['package local-attention']/ms['window 256'], 2)
     if device == 'cuda':
-        names = ('window 256', 'strided, merged', 'fixed, c = 32, merged')
-        fast = in_turns({n: flex(forms[n][1]) for n in names}, xs, RUNS)
-        out.update(flex_milliseconds=fast, of_flex={n: round(ms[n]/fast[n], 2) for n in fast})
-        return out
+        names = ('window 256', 'strided, merged', 'fixed, c = 8, merged')
+        kernels = in_turns({n: flex(forms[n][1]) for n in names}, xs, RUNS)
+        return dict(out, flex_milliseconds=kernels, of_flex={n: round(ms[n]/kernels[n], 2) for n in names})
     by_length = growth(device)
     steps = list(by_length.values())
-    return dict(out, window_milliseconds_by_length=by_length, factor_per_doubling=[round(b/a, 2) for a, b in zip(steps, steps[1:])],
-                window_peak_mib_by_length=peaks())
+    return dict(out, window_milliseconds_by_length=by_length,
+                factor_per_doubling=[round(b/a, 2) for a, b in zip(steps, steps[1:])],
+                window_peak_mib_by_length={str(t): alone('window', t) for t in LENGTHS},
+                training_peak_mib={n: alone('training', n) for n in ('kept', 'recomputed')})
 
 
 if __name__ == '__main__':
-    print(peak(int(sys.argv[1])))
+    what, arg = sys.argv[1:]
+    print(peak(int(arg)) if what == 'window' else training_peak(arg == 'recomputed'))

@@ -113,7 +113,7 @@ def window_pieces(
         if keys[0] < keys[1]: out.append(Piece(i, end, *keys, near-at, n-at))
     return tuple(out)
 
-# %% ../nbs/08_blocks.ipynb #d0d5ea66
+# %% ../nbs/08_blocks.ipynb #7ebabe72
 def _wide(x): return x.to(torch.promote_types(x.dtype, torch.float32))
 
 def _scores(q, k, p, scale):
@@ -122,7 +122,7 @@ def _scores(q, k, p, scale):
     if bias is None: return torch.bmm(q*scale, k.mT)                         # [N,B,m]
     return torch.baddbmm(bias, q, k.mT, alpha=scale)
 
-def _batches(N, pieces, most=2**19):
+def _batches(N, pieces, most=2**20):
     "Slices of the batch with each piece, so that about `most` scores are alive."
     for p in pieces:
         many = max(1, most // ((p.i1-p.i0) * (p.j1-p.j0)))

@@ -206,7 +206,7 @@ def check_pattern(pattern, heads, n_heads)->None:
         raise ValueError(f"heads='multihead' gives different heads different subsets and "
                          f"needs two or more, got n_heads={n_heads}: use 'merged'")
 
-# %% ../nbs/30_sparse_transformer.ipynb #b6547a22
+# %% ../nbs/30_sparse_transformer.ipynb #3f3d940f
 class SparseAttend:
     "Attention of some heads to one subset and of the others to another."
     dense = 512                     # up to so many keys the dense form is faster on a CPU
@@ -225,11 +225,20 @@ class SparseAttend:
     def in_parts(self, q, k, v):
         "Each part by its own algorithm."
         groups = zip(*(x.split(self.shares, 1) for x in (q, k, v)))
-        ys = [part.attend(*(x.flatten(0,1) for x in g))[0].unflatten(0, (len(q),-1))
-              for part,g in zip(self.parts, groups)]
-        return torch.cat(ys, 1)                                              # [b,h,t,k]
+        one = q.size(2) == 1
+        return torch.cat([_one_query(part.span, *g) if one else _by_heads(part, *g)
+                          for part,g in zip(self.parts, groups)], 1)         # [b,h,t,k]
 
-# %% ../nbs/30_sparse_transformer.ipynb #c240a080
+def _by_heads(part, *qkv): # [b,h,t,k] to [b,h,t,k]
+    y,_ = part.attend(*(x.flatten(0,1) for x in qkv))
+    return y.unflatten(0, qkv[0].shape[:2])
+
+def _one_query(span, q, k, v):
+    "The last position alone: only its keys are touched."
+    seen = span_mask(span, 1, k.size(2), device=k.device)[0,0,0].nonzero()[:,0]
+    return attention(q, k[:,:,seen], v[:,:,seen]) if len(seen) else torch.zeros_like(q)
+
+# %% ../nbs/30_sparse_transformer.ipynb #5caa03f5
 @lru_cache(maxsize=64)
 def block_mask(attend, n_heads, t, device):
     "The span over `t` positions for FlexAttention, made once."
@@ -253,7 +262,8 @@ def __call__(self:SparseAttend, q, k, v, span=None, bias=None, dropout_p=0.):
     t,s = q.size(2), k.size(2)
     if q.is_cuda and t == s > 128:
         return _flex()(q, k, v, block_mask=block_mask(self, q.size(1), t, q.device))
-    if t == 1 or s <= self.dense: return attention(q, k, v, self.span)
+    if s <= self.dense or t == 1 and (q.is_cuda or torch.compiler.is_compiling()):
+        return attention(q, k, v, self.span)
     return self.in_parts(q, k, v)
 
 # %% ../nbs/30_sparse_transformer.ipynb #8dfc2116
