@@ -132,14 +132,15 @@ def _part(n, i0, i1, *xs):
     "The rows of a piece."
     return [_wide(x[n,i0:i1]) for x in xs]
 
-# %% ../nbs/08_blocks.ipynb #53b27d63
+# %% ../nbs/08_blocks.ipynb #5592f690
 class _Pieces(torch.autograd.Function):
     "Attention of pieces, weights recomputed in the backward pass."
     @staticmethod
     def forward(ctx, q, k, v, scale, pieces):
-        y,lse = torch.zeros_like(q), _wide(q[...,:1]).new_empty(*q.shape[:-1], 1)
+        y,lse = (like.new_zeros(*q.shape[:-1], n) for like,n in
+                 ((v, v.size(-1)), (_wide(q[:0]), 1)))
         least = torch.finfo(lse.dtype).min
-        lse.fill_(least)
+        lse.fill_(least)                                                 # no key, no part
         for n,p in _batches(len(q), pieces):
             (qb,),(kb,vb) = _part(n, p.i0, p.i1, q), _part(n, p.j0, p.j1, k, v)
             S = _scores(qb, kb, p, scale)                                    # [N,B,m]
@@ -219,7 +220,7 @@ def window_attention(
     t,s = q.size(1), k.size(1)
     return pieces_attention(q, k, v, window_pieces(t, s, min(n, s), block, near), scale)
 
-# %% ../nbs/08_blocks.ipynb #afcddbd3
+# %% ../nbs/08_blocks.ipynb #5b6d3e94
 def local_attention(
     q:Tensor, # [b,h,t,k]
     k:Tensor, # [b,h,s,k]
@@ -236,4 +237,4 @@ def local_attention(
         blocks = _window_blocks(q.size(2), k.size(2), n, block, q.device)
         return gathered_attention(q, k, v, *blocks, window(n), scale, dropout_p)
     flat = [x.flatten(0,1) for x in (q, k, v)]
-    return window_attention(*flat, n, 0, block, scale)[0].view_as(q)
+    return window_attention(*flat, n, 0, block, scale)[0].unflatten(0, q.shape[:2])

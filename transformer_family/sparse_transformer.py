@@ -8,8 +8,8 @@ Docs: https://transformer-family.github.io/transformer_family/sparse_transformer
 __all__ = ['patterns', 'heads_ways', 'check_stride', 'strided_local', 'strided_column', 'strided_span', 'fixed_block',
            'fixed_summary', 'fixed_span', 'reach', 'column_attention', 'block_attention', 'summary_pieces',
            'summary_attention', 'Part', 'strided_parts', 'fixed_parts', 'check_pattern', 'SparseAttend', 'block_mask',
-           'attends', 'sigmoid_gelu', 'init_deep_', 'SparseLayer', 'SparseStack', 'GridPositions', 'SparseTransformer',
-           'sparse_sizes']
+           'attends', 'sigmoid_gelu', 'init_deep_', 'SparseLayer', 'SparseStack', 'GridPositions', 'sparse_sizes',
+           'SparseTransformer']
 
 # %% ../nbs/30_sparse_transformer.ipynb #ded753a9
 import math
@@ -168,7 +168,7 @@ def summary_attention(
     parts = pieces_attention(q, *(gather(x).flatten(1,2) for x in (k, v)), pieces)
     return tuple(x[:,front:front+t] for x in parts)
 
-# %% ../nbs/30_sparse_transformer.ipynb #9aced427
+# %% ../nbs/30_sparse_transformer.ipynb #7d3d3243
 class Part(NamedTuple):
     "Whom to attend to, and how it is computed."
     span:object # predicate
@@ -180,6 +180,7 @@ def _strided_both(q, k, v, l):
 def _fixed_both(q, k, v, l, c):
     return join(block_attention(q, k, v, l), summary_attention(q, k, v, l, c, own=False))
 
+# %% ../nbs/30_sparse_transformer.ipynb #1842b04d
 def strided_parts(l, c=None):
     "Window, column, and both in one head."
     return (Part(strided_local(l), partial(window_attention, n=l)),
@@ -206,7 +207,7 @@ def check_pattern(pattern, heads, n_heads)->None:
         raise ValueError(f"heads='multihead' gives different heads different subsets and "
                          f"needs two or more, got n_heads={n_heads}: use 'merged'")
 
-# %% ../nbs/30_sparse_transformer.ipynb #3f3d940f
+# %% ../nbs/30_sparse_transformer.ipynb #b319267a
 class SparseAttend:
     "Attention of some heads to one subset and of the others to another."
     dense = 512                     # up to so many keys the dense form is faster on a CPU
@@ -236,7 +237,7 @@ def _by_heads(part, *qkv): # [b,h,t,k] to [b,h,t,k]
 def _one_query(span, q, k, v):
     "The last position alone: only its keys are touched."
     seen = span_mask(span, 1, k.size(2), device=k.device)[0,0,0].nonzero()[:,0]
-    return attention(q, k[:,:,seen], v[:,:,seen]) if len(seen) else torch.zeros_like(q)
+    return attention(q, k[:,:,seen], v[:,:,seen]) if len(seen) else 0*v[:,:,-1:]
 
 # %% ../nbs/30_sparse_transformer.ipynb #5caa03f5
 @lru_cache(maxsize=64)
@@ -362,7 +363,23 @@ class GridPositions(nn.Module):
         for W in reversed(self.W): x,i = x + W[i % len(W)], i // len(W)
         return x
 
-# %% ../nbs/30_sparse_transformer.ipynb #a9681ea1
+# %% ../nbs/30_sparse_transformer.ipynb #7c22ce4c
+def sparse_sizes(
+    max_len:int,
+    stride:int=None,
+    summaries:int=None,
+    grid=None
+)->tuple: # stride, summaries, grid
+    "What is not given, from what is: a stride of about √L, a quarter of it summaries."
+    l = max(1, round(math.sqrt(max_len))) if stride is None else stride
+    check_stride(l)
+    if l > max_len:
+        raise ValueError(f"stride must be in 1…{max_len} (max_len), got {l}")
+    c = max(1, l//4) if summaries is None else summaries
+    check_stride(l, c)
+    return l, c, grid or (-(-max_len//l), l)
+
+# %% ../nbs/30_sparse_transformer.ipynb #1230e3fa
 class SparseTransformer(nn.Module):
     "Deep decoder-only Transformer with factorized attention (Child et al., 2019)."
     carries_past,loss_weights = False,{}
@@ -379,7 +396,8 @@ class SparseTransformer(nn.Module):
                  **layer # recompute, wiring, d_head, d_value
     ):
         super().__init__()
-        check_sizes(vocab_size=vocab_size, d_model=d_model, n_heads=n_heads, max_len=max_len)
+        check_sizes(vocab_size=vocab_size, d_model=d_model, n_heads=n_heads,
+                    max_len=max_len)
         self.vocab_size,self.max_len = vocab_size, max_len or math.prod(grid or [512])
         l,c,grid = sparse_sizes(self.max_len, stride, summaries, grid)
         self.layers = SparseStack(d_model, n_layers, n_heads, d_ff, dropout,
@@ -390,22 +408,7 @@ class SparseTransformer(nn.Module):
         nn.init.normal_(self.embed.weight, std=.125 * d_model**-.5)
         nn.init.normal_(self.out.weight, std=out_std)
 
-# %% ../nbs/30_sparse_transformer.ipynb #f9dc38fb
-def sparse_sizes(
-    max_len:int,
-    stride:int=None,
-    summaries:int=None,
-    grid=None
-)->tuple: # stride, summaries, grid
-    "What is not given, from what is: a stride of about √L, a quarter of it summaries."
-    l = max(1, round(math.sqrt(max_len))) if stride is None else stride
-    check_stride(l)
-    if l > max_len:
-        raise ValueError(f"stride must be in 1…{max_len} (max_len), got {l}")
-    c = max(1, l//4) if summaries is None else summaries
-    check_stride(l, c)
-    return l, c, grid or (-(-max_len//l), l)
-
+# %% ../nbs/30_sparse_transformer.ipynb #454f4b9c
 @patch
 def forward(self:SparseTransformer,
     tokens:Tensor, # [b,t], integers
