@@ -207,10 +207,10 @@ def check_pattern(pattern, heads, n_heads)->None:
         raise ValueError(f"heads='multihead' gives different heads different subsets and "
                          f"needs two or more, got n_heads={n_heads}: use 'merged'")
 
-# %% ../nbs/30_sparse_transformer.ipynb #b319267a
+# %% ../nbs/30_sparse_transformer.ipynb #3ef66634
 class SparseAttend:
     "Attention of some heads to one subset and of the others to another."
-    dense = 512                     # up to so many keys the dense form is faster on a CPU
+    dense = 512                     # up to so many keys the dense form is faster
     def __init__(self,
         n_heads:int,
         *parts # Part; the heads are dealt out evenly, the first part takes the rest
@@ -218,17 +218,20 @@ class SparseAttend:
         self.parts,few = parts, n_heads // len(parts)
         self.shares = [n_heads - few*(len(parts)-1)] + [few]*(len(parts)-1)
 
-    def span(self, b, h, i, j):
-        "Whom head `h` may attend to."
-        first,*second = (p.span(b, h, i, j) for p in self.parts)
-        return torch.where(h < self.shares[0], first, second[0]) if second else first
+# %% ../nbs/30_sparse_transformer.ipynb #45f9f03a
+@patch
+def span(self:SparseAttend, b, h, i, j):
+    "Whom head `h` may attend to."
+    first,*second = (p.span(b, h, i, j) for p in self.parts)
+    return torch.where(h < self.shares[0], first, second[0]) if second else first
 
-    def in_parts(self, q, k, v):
-        "Each part by its own algorithm."
-        groups = zip(*(x.split(self.shares, 1) for x in (q, k, v)))
-        one = q.size(2) == 1
-        return torch.cat([_one_query(part.span, *g) if one else _by_heads(part, *g)
-                          for part,g in zip(self.parts, groups)], 1)         # [b,h,t,k]
+@patch
+def in_parts(self:SparseAttend, q, k, v): # [b,h,t,k] each
+    "Each part by its own algorithm."
+    groups = zip(*(x.split(self.shares, 1) for x in (q, k, v)))
+    one = q.size(2) == 1
+    return torch.cat([_one_query(part.span, *g) if one else _by_heads(part, *g)
+                      for part,g in zip(self.parts, groups)], 1)             # [b,h,t,k]
 
 def _by_heads(part, *qkv): # [b,h,t,k] to [b,h,t,k]
     y,_ = part.attend(*(x.flatten(0,1) for x in qkv))
@@ -239,7 +242,7 @@ def _one_query(span, q, k, v):
     seen = span_mask(span, 1, k.size(2), device=k.device)[0,0,0].nonzero()[:,0]
     return attention(q, k[:,:,seen], v[:,:,seen]) if len(seen) else 0*v[:,:,-1:]
 
-# %% ../nbs/30_sparse_transformer.ipynb #5caa03f5
+# %% ../nbs/30_sparse_transformer.ipynb #aae13a14
 @lru_cache(maxsize=64)
 def block_mask(attend, n_heads, t, device):
     "The span over `t` positions for FlexAttention, made once."
@@ -258,7 +261,7 @@ def _flex():
 def __call__(self:SparseAttend, q, k, v, span=None, bias=None, dropout_p=0.):
     "Attention over the pattern, by the form that suits device and length."
     if span is not None or bias is not None or dropout_p:
-        raise ValueError("the pattern says whom to attend to: no further span or bias, and "
+        raise ValueError("the pattern says whom to attend to: no further span or bias, "
                          "no dropout of weights (the paper drops in the residuals only)")
     t,s = q.size(2), k.size(2)
     if q.is_cuda and t == s > 128:
@@ -422,3 +425,13 @@ def forward(self:SparseTransformer,
     x,layers = self.layers(x, past.layers if past else None)
     past = None if self.training else Past(start + tokens.size(1), layers)
     return Output(self.out(x), past, {})
+
+# %% ../nbs/30_sparse_transformer.ipynb #51f54faf
+@patch(as_prop=True)
+def step_keys(self:SparseTransformer)->int:
+    "Keys of the last position of a full context, on average over layers and heads."
+    layers,seen = self.layers.layers, {}
+    for a in {l.attn.attend for l in layers}:
+        with torch.device('cpu'): m = span_mask(a.span, 1, self.max_len, sum(a.shares))
+        seen[a] = m.sum() / m.size(1)
+    return round(float(sum(seen[l.attn.attend] for l in layers)) / len(layers))

@@ -8,7 +8,7 @@ Docs: https://transformer-family.github.io/transformer_family/zoo.html.md"""
 __all__ = ['models', 'language_models', 'translators', 'papers', 'contract', 'Paper', 'canonical', 'build', 'flops_per_step',
            'exempt']
 
-# %% ../nbs/60_zoo.ipynb #28f7fc0b
+# %% ../nbs/60_zoo.ipynb #68417aba
 import inspect
 import re
 from contextlib import nullcontext
@@ -22,15 +22,17 @@ from .adaptive_span import (
     AdaptiveSpanTransformer, DynamicSpanTransformer)
 from .character_transformer import CharacterTransformer
 from .core import check_sizes
+from .sparse_transformer import SparseTransformer
 from .transformer import Transformer, TransformerLM
 
-# %% ../nbs/60_zoo.ipynb #ac8c5f73
+# %% ../nbs/60_zoo.ipynb #1b19aac1
 models = {'transformer': TransformerLM, 'transformer_seq2seq': Transformer,
           'character_transformer': CharacterTransformer,
           'adaptive_span': AdaptiveSpanTransformer,
-          'dynamic_span': DynamicSpanTransformer}
+          'dynamic_span': DynamicSpanTransformer,
+          'sparse_transformer': SparseTransformer}
 language_models = ['transformer', 'character_transformer', 'adaptive_span',
-                   'dynamic_span']
+                   'dynamic_span', 'sparse_transformer']
 translators = ['transformer_seq2seq']              # trained on pairs of sequences
 
 # %% ../nbs/60_zoo.ipynb #6fb577a4
@@ -95,6 +97,22 @@ papers |= {f'adaptive_span/{data}-{n}l': _span(vocab, n, params, **bits)
            ('enwik8', 204, 12, 39e6, dict(test=1.02)),
            ('enwik8', 204, 24, 209e6, dict(test=.98))]}
 
+# %% ../nbs/60_zoo.ipynb #f3a5e7f1
+_child = 'Child et al. 2019, arXiv:1904.10509, '
+papers |= {
+    'sparse_transformer/enwik8': Paper('sparse_transformer',
+        dict(d_model=512, n_layers=30, n_heads=8, dropout=.4, max_len=12_288,
+             pattern='fixed', heads='merged', stride=128, summaries=32, out_std=0.),
+        _child + '7.2', dict(params=95e6, bpc_enwik8=.99)),
+    'sparse_transformer/cifar10': Paper('sparse_transformer',
+        dict(d_model=256, n_layers=128, n_heads=2, d_ff=512, d_head=64, d_value=128,
+             dropout=.25, stride=96, grid=(32,32,3), out_std=0.),
+        _child + '7.1', dict(params=59e6, bits_per_dim_cifar10=2.80)),
+    'sparse_transformer/imagenet64': Paper('sparse_transformer',
+        dict(d_model=512, n_layers=48, n_heads=16, dropout=.01, stride=128,
+             grid=(64,64,3), out_std=0.),
+        _child + '7.3', dict(params=152e6, bits_per_dim_imagenet64=3.44))}
+
 # %% ../nbs/60_zoo.ipynb #96c6f6b6
 def _plain(name): return str(name).lower().replace('-', '_')
 
@@ -146,15 +164,15 @@ def build(
         if why := _misfit(name, cls, e): raise ValueError(why) from e
         raise
 
-# %% ../nbs/60_zoo.ipynb #a92847ef
+# %% ../nbs/60_zoo.ipynb #36a1ce48
 def flops_per_step(
     name:str, # of a model or a paper
-    span:int=None, # keys each layer attends to; default: the model's max_len
+    span:int=None, # keys each layer attends to; default: all of max_len, or its pattern
     **overrides # arguments of the model
 )->int:
     "Multiply-accumulates for one token's prediction, its past cached if it can be."
     model = build(name, 'meta', **overrides)
-    span = getattr(model, 'max_len', None) if span is None else span
+    if span is None: span = getattr(model, 'step_keys', getattr(model, 'max_len', None))
     if span is None:
         raise ValueError(f"{name} has no limit to its length: give span, in keys")
     check_sizes(span=span)
