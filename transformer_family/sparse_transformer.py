@@ -207,10 +207,10 @@ def check_pattern(pattern, heads, n_heads)->None:
         raise ValueError(f"heads='multihead' gives different heads different subsets and "
                          f"needs two or more, got n_heads={n_heads}: use 'merged'")
 
-# %% ../nbs/30_sparse_transformer.ipynb #3ef66634
+# %% ../nbs/30_sparse_transformer.ipynb #95f3f81f
 class SparseAttend:
     "Attention of some heads to one subset and of the others to another."
-    dense = 512                     # up to so many keys the dense form is faster
+    dense = 256                     # up to so many keys the dense form is no slower
     def __init__(self,
         n_heads:int,
         *parts # Part; the heads are dealt out evenly, the first part takes the rest
@@ -382,7 +382,7 @@ def sparse_sizes(
     check_stride(l, c)
     return l, c, grid or (-(-max_len//l), l)
 
-# %% ../nbs/30_sparse_transformer.ipynb #1230e3fa
+# %% ../nbs/30_sparse_transformer.ipynb #f36c77a8
 class SparseTransformer(nn.Module):
     "Deep decoder-only Transformer with factorized attention (Child et al., 2019)."
     carries_past,loss_weights = False,{}
@@ -390,10 +390,8 @@ class SparseTransformer(nn.Module):
     def __init__(self, vocab_size:int=256, d_model:int=128, n_layers:int=4, n_heads:int=4,
                  d_ff:int=None, dropout:float=0.,
                  max_len:int=None, # default: all of `grid`, or 512
-                 pattern:str='strided', # or 'fixed'
-                 heads:str='interleaved', # 'merged', 'multihead'
-                 stride:int=None, # default: about √max_len
-                 summaries:int=None, # columns of the fixed pattern; default: stride / 4
+                 pattern:str='strided', heads:str='interleaved', # 'fixed'; 'merged', …
+                 stride:int=None, summaries:int=None, # default: √max_len, stride / 4
                  grid=None, # positions as a shape; default: rows of `stride`
                  out_std:float=.02, # of the output weight at the start; published: 0
                  **layer # recompute, wiring, d_head, d_value
