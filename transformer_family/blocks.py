@@ -6,7 +6,7 @@ Docs: https://transformer-family.github.io/transformer_family/blocks.html.md"""
 
 # %% auto #0
 __all__ = ['count_pairs', 'check_blocks', 'gathered_attention', 'Piece', 'window_pieces', 'pieces_attention', 'join',
-           'local_attention']
+           'window_attention', 'local_attention']
 
 # %% ../nbs/08_blocks.ipynb #38da6238
 import math
@@ -113,7 +113,7 @@ def window_pieces(
         if keys[0] < keys[1]: out.append(Piece(i, end, *keys, near-at, n-at))
     return tuple(out)
 
-# %% ../nbs/08_blocks.ipynb #d0d5ea66
+# %% ../nbs/08_blocks.ipynb #7ebabe72
 def _wide(x): return x.to(torch.promote_types(x.dtype, torch.float32))
 
 def _scores(q, k, p, scale):
@@ -122,7 +122,7 @@ def _scores(q, k, p, scale):
     if bias is None: return torch.bmm(q*scale, k.mT)                         # [N,B,m]
     return torch.baddbmm(bias, q, k.mT, alpha=scale)
 
-def _batches(N, pieces, most=2**19):
+def _batches(N, pieces, most=2**20):
     "Slices of the batch with each piece, so that about `most` scores are alive."
     for p in pieces:
         many = max(1, most // ((p.i1-p.i0) * (p.j1-p.j0)))
@@ -132,14 +132,15 @@ def _part(n, i0, i1, *xs):
     "The rows of a piece."
     return [_wide(x[n,i0:i1]) for x in xs]
 
-# %% ../nbs/08_blocks.ipynb #53b27d63
+# %% ../nbs/08_blocks.ipynb #5592f690
 class _Pieces(torch.autograd.Function):
     "Attention of pieces, weights recomputed in the backward pass."
     @staticmethod
     def forward(ctx, q, k, v, scale, pieces):
-        y,lse = torch.zeros_like(q), _wide(q[...,:1]).new_empty(*q.shape[:-1], 1)
+        y,lse = (like.new_zeros(*q.shape[:-1], n) for like,n in
+                 ((v, v.size(-1)), (_wide(q[:0]), 1)))
         least = torch.finfo(lse.dtype).min
-        lse.fill_(least)
+        lse.fill_(least)                                                 # no key, no part
         for n,p in _batches(len(q), pieces):
             (qb,),(kb,vb) = _part(n, p.i0, p.i1, q), _part(n, p.j0, p.j1, k, v)
             S = _scores(qb, kb, p, scale)                                    # [N,B,m]
@@ -169,7 +170,7 @@ def _backward(ctx, g, glse):
 
 _Pieces.backward = staticmethod(_backward)
 
-# %% ../nbs/08_blocks.ipynb #ba35137b
+# %% ../nbs/08_blocks.ipynb #c68b3636
 def pieces_attention(
     q:Tensor, # [N,t,k], batch and heads in one
     k:Tensor, # [N,s,k]
@@ -179,7 +180,8 @@ def pieces_attention(
 )->tuple: # y [N,t,k], lse [N,t,1]
     "Attention over the pairs of some pieces, and each row's log of summed exponentials."
     scale = q.size(-1)**-.5 if scale is None else scale
-    return _Pieces.apply(q, k, v, scale, tuple(pieces))
+    with torch.autocast(q.device.type, enabled=False):     # it would round the scores
+        return _Pieces.apply(q, k, v, scale, tuple(pieces))
 
 def join(
     *parts # (y, lse) over sets of keys that do not overlap
@@ -204,7 +206,21 @@ def _window_blocks(t, s, n, block, device):
     keys = at - n+1 + torch.arange(block+n-1, device=device)
     return (x.where((x >= 0) & (x < s), -1) for x in (queries, keys))
 
-# %% ../nbs/08_blocks.ipynb #752a2ff4
+# %% ../nbs/08_blocks.ipynb #1221e560
+def window_attention(
+    q:Tensor, # [N,t,k], batch and heads in one
+    k:Tensor, # [N,s,k]
+    v:Tensor, # [N,s,k]
+    n:int, # keys that a query sees, its own included
+    near:int=0, # distance of the nearest key: 1 leaves the own position out
+    block:int=64, # queries of a block
+    scale:float=None # default 1/√d_k
+)->tuple: # y [N,t,k], lse [N,t,1]
+    "Attention over the causal window of `n` keys, in a form that can be joined."
+    t,s = q.size(1), k.size(1)
+    return pieces_attention(q, k, v, window_pieces(t, s, min(n, s), block, near), scale)
+
+# %% ../nbs/08_blocks.ipynb #5b6d3e94
 def local_attention(
     q:Tensor, # [b,h,t,k]
     k:Tensor, # [b,h,s,k]
@@ -216,10 +232,9 @@ def local_attention(
 )->Tensor: # [b,h,t,k]
     "Attention over the causal window of `n` keys, in time and memory linear in length."
     _check_local(q, k, n, block, dropout_p)
-    t,s,block = q.size(2), k.size(2), block or 64
+    block = block or 64
     if dropout_p:
-        blocks = _window_blocks(t, s, n, min(block, t), q.device)
+        blocks = _window_blocks(q.size(2), k.size(2), n, block, q.device)
         return gathered_attention(q, k, v, *blocks, window(n), scale, dropout_p)
-    pieces = window_pieces(t, s, min(n, s), block)
-    flat = (x.flatten(0,1) for x in (q, k, v))
-    return pieces_attention(*flat, pieces, scale)[0].view_as(q)
+    flat = [x.flatten(0,1) for x in (q, k, v)]
+    return window_attention(*flat, n, 0, block, scale)[0].unflatten(0, q.shape[:2])

@@ -8,7 +8,7 @@ Docs: https://transformer-family.github.io/transformer_family/zoo.html.md"""
 __all__ = ['models', 'language_models', 'translators', 'papers', 'words', 'contract', 'Paper', 'canonical', 'build',
            'flops_per_step', 'exempt']
 
-# %% ../nbs/60_zoo.ipynb #e69b6ef4
+# %% ../nbs/60_zoo.ipynb #55bb9ccb
 import inspect
 import re
 from contextlib import nullcontext
@@ -23,18 +23,21 @@ from .adaptive_span import (
 from .character_transformer import CharacterTransformer
 from .core import check_sizes
 from .image_transformer import ImageTransformer
+from .sparse_transformer import SparseTransformer
 from .transformer import Transformer, TransformerLM
 from .transformer_xl import TransformerXL
 
-# %% ../nbs/60_zoo.ipynb #ce373c0d
+# %% ../nbs/60_zoo.ipynb #a13a5ae0
 models = {'transformer': TransformerLM, 'transformer_seq2seq': Transformer,
           'character_transformer': CharacterTransformer,
           'transformer_xl': TransformerXL,
           'adaptive_span': AdaptiveSpanTransformer,
           'dynamic_span': DynamicSpanTransformer,
-          'image_transformer': ImageTransformer}
+          'image_transformer': ImageTransformer,
+          'sparse_transformer': SparseTransformer}
 language_models = ['transformer', 'character_transformer', 'transformer_xl',
-                   'adaptive_span', 'dynamic_span', 'image_transformer']
+                   'adaptive_span', 'dynamic_span', 'image_transformer',
+                   'sparse_transformer']
 translators = ['transformer_seq2seq']              # trained on pairs of sequences
 
 # %% ../nbs/60_zoo.ipynb #6fb577a4
@@ -120,6 +123,22 @@ papers |= {f'adaptive_span/{data}-{n}l': _span(vocab, n, params, **bits)
            ('enwik8', 204, 12, 39e6, dict(test=1.02)),
            ('enwik8', 204, 24, 209e6, dict(test=.98))]}
 
+# %% ../nbs/60_zoo.ipynb #f3a5e7f1
+_child = 'Child et al. 2019, arXiv:1904.10509, '
+papers |= {
+    'sparse_transformer/enwik8': Paper('sparse_transformer',
+        dict(d_model=512, n_layers=30, n_heads=8, dropout=.4, max_len=12_288,
+             pattern='fixed', heads='merged', stride=128, summaries=32, out_std=0.),
+        _child + '7.2', dict(params=95e6, bpc_enwik8=.99)),
+    'sparse_transformer/cifar10': Paper('sparse_transformer',
+        dict(d_model=256, n_layers=128, n_heads=2, d_ff=512, d_head=64, d_value=128,
+             dropout=.25, stride=96, grid=(32,32,3), out_std=0.),
+        _child + '7.1', dict(params=59e6, bits_per_dim_cifar10=2.80)),
+    'sparse_transformer/imagenet64': Paper('sparse_transformer',
+        dict(d_model=512, n_layers=48, n_heads=16, dropout=.01, stride=128,
+             grid=(64,64,3), out_std=0.),
+        _child + '7.3', dict(params=152e6, bits_per_dim_imagenet64=3.44))}
+
 # %% ../nbs/60_zoo.ipynb #1a18b8e6
 papers['image_transformer/cifar10'] = Paper('image_transformer',
     dict(vocab_size=256, d_model=512, n_layers=12, n_heads=4, d_ff=2048, dropout=.3,
@@ -179,7 +198,7 @@ def build(
         if why := _misfit(name, cls, e): raise ValueError(why) from e
         raise
 
-# %% ../nbs/60_zoo.ipynb #baafd7df
+# %% ../nbs/60_zoo.ipynb #81921929
 def flops_per_step(
     name:str, # of a model or a paper
     span:int=None, # keys each layer attends to; default: the model's own limit
@@ -187,8 +206,9 @@ def flops_per_step(
 )->int:
     "Multiply-accumulates for one token's prediction, its past cached if it can be."
     model = build(name, 'meta', **overrides)
-    limits = (getattr(model, n, None) for n in ('n_keys','max_len','mem_len'))
-    if span is None: span = next(filter(None, limits), None)
+    limits = 'step_keys','n_keys','max_len','mem_len'
+    own = (getattr(model, n, None) for n in limits)
+    if span is None: span = next(filter(None, own), None)
     if span is None:
         raise ValueError(f"{name} has no limit to its length: give span, in keys")
     check_sizes(span=span)
