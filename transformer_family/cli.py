@@ -196,7 +196,7 @@ def loaders(self:PairsRun, device):
     return pair_dls(self.data, self.vocab, self.run['batch_size'], device,
                     self.run['seed'], self.run['seq_len'])
 
-# %% ../nbs/70_cli.ipynb #cac69a7e
+# %% ../nbs/70_cli.ipynb #471177ee
 class ImageRun(TextRun):
     "A run on pictures."
     usual = {'cpu': dict(data='digits', steps=800, batch_size=64, lr=4e-3, d_model=64,
@@ -206,13 +206,15 @@ class ImageRun(TextRun):
     unit = 'dim'
     def __init__(self, run):
         for k in ('split','seq_len'):
-            if run.get(k): raise ValueError(f"pictures have no {k} to choose, got {run[k]}")
+            if not run.get(k): continue
+            raise ValueError(f"pictures have no {k} to choose, got {run[k]}")
         self.run,self.data = run,image_set(run['data'])
 
     def fingerprint(self): return fingerprint([part.x for part in self.data])
     def size(self): return f"{len(self.data.train.x):,} pictures of {self.run['data']}"
     def some(self, part, n): return Images(*(x[:n] for x in part))
-    def untrained(self, model): return bits_per_dim(model, self.some(self.data.test, 1000))
+    def untrained(self, model):
+        return bits_per_dim(model, self.some(self.data.test, 1000))
 
 # %% ../nbs/70_cli.ipynb #a2fe61ac
 @patch
@@ -503,7 +505,7 @@ def draw_pictures(model, run, n, out, **kwargs):
     write_png_grid(path, images, n_values=model.n_values, zoom=4)
     print(f'{len(images)} pictures in {path}')
 
-# %% ../nbs/70_cli.ipynb #ba409aac
+# %% ../nbs/70_cli.ipynb #c4dd3c02
 @call_parse
 @one_sentence
 def tfam_generate(
@@ -527,7 +529,8 @@ def tfam_generate(
     kw = dict(temperature=temperature, top_k=top_k, top_p=top_p,
               generator=None if seed is None else seeded(model, seed))
     if isinstance(model, ImageTransformer):
-        if prompt is not None: raise ValueError("pictures start from nothing: no --prompt")
+        if prompt is not None:
+            raise ValueError("pictures start from nothing: no --prompt")
         return draw_pictures(model, run, n, out, **kw)
     prompt,n = 'The ' if prompt is None else prompt, 400 if n is None else n
     print(generate_text(model, prompt, n, **kw))

@@ -665,7 +665,7 @@ def digits()->ImageSet:
     y = torch.from_numpy(d.target[order].astype(np.int64))
     return ImageSet(*map(Images, x.split([1437,180,180]), y.split([1437,180,180])))
 
-# %% ../nbs/04_data.ipynb #2ce78d05
+# %% ../nbs/04_data.ipynb #15e00e6d
 def read_idx(
     data:bytes, # content of a file
     name='this' # what to call it
@@ -679,7 +679,8 @@ def read_idx(
     if len(data) - at != (n := math.prod(shape)):
         raise ValueError(f"{name} announces {'×'.join(map(str, shape))} = {n:,} numbers "
                          f"and has {len(data) - at:,}: it is cut off or damaged")
-    return torch.from_numpy(np.frombuffer(data, np.uint8, offset=at).reshape(shape).copy())
+    x = np.frombuffer(data, np.uint8, offset=at).reshape(shape)
+    return torch.from_numpy(x.copy())
 
 # %% ../nbs/04_data.ipynb #82a1515e
 _MNIST_URL = 'https://ossci-datasets.s3.amazonaws.com/mnist/'
