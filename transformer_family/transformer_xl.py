@@ -487,7 +487,7 @@ class TransformerXL(nn.Module):
                               **{'uv': uv, **layer})
         self.dropout = nn.Dropout(dropout)
 
-# %% ../nbs/20_transformer_xl.ipynb #b99f85d9
+# %% ../nbs/20_transformer_xl.ipynb #bd8a561b
 @patch(as_prop=True)
 def span(self:TransformerXL):
     "Whom a query may attend to, memory permitting."
@@ -501,7 +501,7 @@ def forward(self:TransformerXL,
 )->Output: # logits [b,t,v]
     "Scores of the token after each position, and the memory for the next segment."
     check_tokens(tokens, self.vocab_size)
-    start,layers = past[:2] if past else (0,None)     # fastai makes it a plain tuple
+    start,layers,_ = past or Past(0, None)            # fastai makes it a plain tuple
     x = self.dropout(self.embed(tokens))                                     # [b,t,d]
     x,layers = self.layers(x, layers, span=self.span, mem_len=self.mem_len)
     past = Past(start + tokens.size(1), layers)
