@@ -101,13 +101,14 @@ def reach(self:AdaptiveSpan,
     S,far = self.max_span, (self.ramp + z.detach().amax((0,2,3))).ceil() - near
     return [int(n) for n in far.nan_to_num(S).clamp(1, S).tolist()]
 
-# %% ../nbs/21_adaptive_span.ipynb #231ede65
+# %% ../nbs/21_adaptive_span.ipynb #da2b9284
 def band(
     x:Tensor, # […,B,W], contiguous
     n:int # width of the band
 )->Tensor: # […,B,n], a view: element [r,c] is x[r,r+c]
     "The diagonal band of a block's scores."
-    return x.as_strided((*x.shape[:-1],n), (*x.stride()[:-2],x.size(-1)+1,1))
+    strides = [math.prod(x.shape[i:]) for i in range(1, x.ndim-1)]   # x is contiguous
+    return x.as_strided((*x.shape[:-1],n), (*strides,x.size(-1)+1,1))
 
 def add_to_band(
     x:Tensor, # […,B,W], contiguous; changed in place
