@@ -244,7 +244,7 @@ def _sizes(q, reach, block, many):
     scores = q.size(0) * q.size(1) * block * (block+reach)                 # of a block
     return block, many or max(1, 2**(20 if cpu else 24) // scores)
 
-# %% ../nbs/21_adaptive_span.ipynb #3f68b5a3
+# %% ../nbs/21_adaptive_span.ipynb #c2baa113
 def span_attention(
     q:Tensor, # [b,h,t,k]
     k:Tensor, # [b,h,s,k]
@@ -264,7 +264,7 @@ def span_attention(
     if reach > S:
         raise ValueError(f"a query cannot see {reach} keys: the table has embeddings of "
                          f"{S} distances (max_span)")
-    q,need = (q * q.size(-1)**-.5).contiguous(), q.size(2) + reach-oneself
+    q,need = (q * q.size(-1)**-.5).contiguous(), q.size(2) + reach-int(oneself)
     k,v = (_last(x, need, 2).contiguous() for x in (k, v))
     z,table = z.to(torch.promote_types(z.dtype, torch.float32)), table[:,S-reach:]
     options = ramp, 1-oneself, *_sizes(q, reach, block, many)
