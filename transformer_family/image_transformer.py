@@ -372,7 +372,7 @@ class ImageTransformer(nn.Module):
         self.out,self.dropout = own['output'](d_model, vocab_size), nn.Dropout(dropout)
         self.prepare(vocab_size, d_model, own['n_classes'])
 
-# %% ../nbs/22_image_transformer.ipynb #d0bac173
+# %% ../nbs/22_image_transformer.ipynb #87e41f3f
 @patch
 def prepare(self:ImageTransformer, n_values, d_model, n_classes):
     "Embeddings, and the sizes that follow from the arguments."
@@ -381,7 +381,9 @@ def prepare(self:ImageTransformer, n_values, d_model, n_classes):
     self.vocab_size,self.max_len = n_values + (n_classes or 1), math.prod(self.size)
     self.n_keys = self.local.keys.size(1)                 # at most, of a query
     self.embed = PixelEmbedding(n_values, self.size.channels, d_model)
-    if n_classes: self.classes = nn.Embedding(n_classes, d_model)
+    if n_classes:
+        self.classes = nn.Embedding(n_classes, d_model)
+        nn.init.normal_(self.classes.weight, std=d_model**-.5)    # as loud as a value
     channel = self.local.order.roll(1) % self.local.columns % self.size.channels
     self.register_buffer('channel_before', channel, persistent=False)
     lists = {k: list(v) for k,v in self.config.items() if isinstance(v, tuple)}
