@@ -66,7 +66,7 @@ def block_order(
     number = r//B_r * -(-columns//B_c) + c//B_c            # of the block
     return ((number*B_r + r%B_r)*B_c + c%B_c).argsort()
 
-# %% ../nbs/22_image_transformer.ipynb #1c8ee585
+# %% ../nbs/22_image_transformer.ipynb #627505ae
 class LocalAttention(nn.Module):
     "Attention of query blocks to memory blocks; the base of both patterns."
     def __init__(self, size, order, queries, keys, starts):
@@ -83,16 +83,26 @@ class LocalAttention(nn.Module):
         if len(q) == 1: q = torch.arange(first, end, device=k.device)[None]
         return q.masked_fill((q < first) | (q >= end), -1), k.masked_fill(k >= end, -1)
 
-    def forward(self, q, k, v, span=None, bias=None, scale=None, dropout_p=0.):
-        "Attention over the span, block by block: [b,h,t,k]."
-        if span is not None or bias is not None:
-            raise ValueError("local attention has its own span and no bias: give neither")
-        t,s = q.size(2), k.size(2)
-        check_length(s, len(self.order))
-        return gathered_attention(q, k, v, *self.blocks(s-t, s), self.span, scale,
-                                  dropout_p)
+    def seen(self, i:int): # positions, or a slice of them
+        "What one query may see."
+        keys = self.keys[sum([x <= i for x in self.starts]) - 1]
+        return keys[(keys >= 0) & (keys <= i)]
 
-# %% ../nbs/22_image_transformer.ipynb #371921d3
+# %% ../nbs/22_image_transformer.ipynb #11b3fdb7
+@patch
+def forward(self:LocalAttention, q, k, v, span=None, bias=None, scale=None, dropout_p=0.):
+    "Attention over the span, block by block: [b,h,t,k]."
+    if span is not None or bias is not None:
+        raise ValueError("local attention has its own span and no bias: give neither")
+    t,s = q.size(2), k.size(2)
+    check_length(s, len(self.order))
+    if t == 1:
+        i = self.seen(s-1)
+        return attention(q, k[:,:,i], v[:,:,i], None, None, scale, dropout_p)
+    return gathered_attention(q, k, v, *self.blocks(s-t, s), self.span, scale,
+                              dropout_p)
+
+# %% ../nbs/22_image_transformer.ipynb #c84e4f96
 class LocalAttention1D(LocalAttention):
     "Blocks along the raster, with the positions before them (Parmar et al., 2018)."
     def __init__(self,
@@ -116,6 +126,8 @@ class LocalAttention1D(LocalAttention):
         "In the block, or at most `memory` before it; nothing ahead."
         start = q_idx//self.block * self.block
         return (kv_idx <= q_idx) & (kv_idx >= start - self.memory)
+
+    def seen(self, i): return slice(max(0, i//self.block*self.block - self.memory), i+1)
 
 # %% ../nbs/22_image_transformer.ipynb #aefb0bef
 def _pair(name, x, least):
@@ -360,7 +372,7 @@ class ImageTransformer(nn.Module):
         self.out,self.dropout = own['output'](d_model, vocab_size), nn.Dropout(dropout)
         self.prepare(vocab_size, d_model, own['n_classes'])
 
-# %% ../nbs/22_image_transformer.ipynb #d0bac173
+# %% ../nbs/22_image_transformer.ipynb #87e41f3f
 @patch
 def prepare(self:ImageTransformer, n_values, d_model, n_classes):
     "Embeddings, and the sizes that follow from the arguments."
@@ -369,7 +381,9 @@ def prepare(self:ImageTransformer, n_values, d_model, n_classes):
     self.vocab_size,self.max_len = n_values + (n_classes or 1), math.prod(self.size)
     self.n_keys = self.local.keys.size(1)                 # at most, of a query
     self.embed = PixelEmbedding(n_values, self.size.channels, d_model)
-    if n_classes: self.classes = nn.Embedding(n_classes, d_model)
+    if n_classes:
+        self.classes = nn.Embedding(n_classes, d_model)
+        nn.init.normal_(self.classes.weight, std=d_model**-.5)    # as loud as a value
     channel = self.local.order.roll(1) % self.local.columns % self.size.channels
     self.register_buffer('channel_before', channel, persistent=False)
     lists = {k: list(v) for k,v in self.config.items() if isinstance(v, tuple)}
