@@ -113,12 +113,13 @@ def window_pieces(
         if keys[0] < keys[1]: out.append(Piece(i, end, *keys, near-at, n-at))
     return tuple(out)
 
-# %% ../nbs/08_blocks.ipynb #7ebabe72
+# %% ../nbs/08_blocks.ipynb #55143848
 def _wide(x): return x.to(torch.promote_types(x.dtype, torch.float32))
 
-def _scores(q, k, p, scale):
-    "Scaled scores of a piece, -inf where its band does not allow."
+def _scores(q, k, p, scale, less=None):
+    "Scaled scores of a piece, less [N,B,1]; -inf where its band does not allow."
     bias = _bias(p, q)
+    if less is not None: bias = -less if bias is None else bias - less
     if bias is None: return torch.bmm(q*scale, k.mT)                         # [N,B,m]
     return torch.baddbmm(bias, q, k.mT, alpha=scale)
 
@@ -152,7 +153,7 @@ class _Pieces(torch.autograd.Function):
         ctx.scale,ctx.pieces = scale,pieces
         return y, lse
 
-# %% ../nbs/08_blocks.ipynb #0d530ee4
+# %% ../nbs/08_blocks.ipynb #272594be
 def _backward(ctx, g, glse):
     "Gradients of queries, keys and values (the equation above)."
     q,k,v,y,lse = ctx.saved_tensors
@@ -161,7 +162,7 @@ def _backward(ctx, g, glse):
     for n,p in _batches(len(q), ctx.pieces):
         qb,gb,cb,lb = _part(n, p.i0, p.i1, q, g, c, lse)
         kb,vb = _part(n, p.j0, p.j1, k, v)
-        A = _scores(qb, kb, p, ctx.scale).sub_(lb).exp_()                    # [N,B,m]
+        A = _scores(qb, kb, p, ctx.scale, lb).exp_()                         # [N,B,m]
         dv[n,p.j0:p.j1].baddbmm_(A.mT, gb)
         D = torch.baddbmm(cb, gb, vb.mT).mul_(A)                             # ∂L/∂s
         dq[n,p.i0:p.i1].baddbmm_(D, kb, alpha=ctx.scale)
