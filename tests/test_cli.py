@@ -65,8 +65,8 @@ def run(tmp_path_factory):
     return cwd, out
 
 
-@pytest.mark.parametrize('name', ['transformer-xl', 'adaptive-span'])
-def test_a_model_with_a_memory(cwd, name):
+@pytest.mark.parametrize('name', ['transformer-xl', 'adaptive-span', 'sparse-transformer'])
+def test_other_models_of_texts(cwd, name):
     "Trains, reports, writes and is judged."
     out = typed(cwd, 'tfam-train', name, *SMALL, '--steps', 4, '--out', 'r')
     assert 'trained:' in out and (cwd/'r'/'loss.png').exists()
