@@ -72,7 +72,8 @@ def test_other_models_of_texts(cwd, name):
     assert 'trained:' in out and (cwd/'r'/'loss.png').exists()
     assert ('how far each head sees' in out) == (cwd/'r'/'spans.png').exists() == (name == 'adaptive-span')
     if name == 'adaptive-span':
-        assert [line.split() for line in out.splitlines() if line.startswith('  layer')] == [['layer', '1:', '32', '32']]
+        layers = [line.split() for line in out.splitlines() if line.startswith('  layer')]
+        assert layers == [['layer', '1:', '32', '32']]
     assert 'is finished' in typed(cwd, 'tfam-train', '--resume', 'r', '--device', 'cpu')
     written = typed(cwd, 'tfam-generate', 'r', '--prompt', 'wall', '--n', 40)
     assert written.startswith('wall') and len(written) > 40
