@@ -16,7 +16,7 @@ from tests.util import ROOT, command, copy_tree, python
 
 PACKAGE = ROOT/'transformer_family'
 TINY = ('--steps', 2, '--d-model', 16, '--n-layers', 1, '--n-heads', 2, '--seq-len', 16, '--batch-size', 2)
-DISTRIBUTION = {'sklearn': 'scikit-learn'}     # where the name of the import is another
+DISTRIBUTION = {'sklearn': 'scikit-learn', 'PIL': 'pillow'}     # where the name of the import is another
 HEAVY = ['fastai', 'torchvision', 'spacy', 'matplotlib']
 
 
