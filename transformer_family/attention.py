@@ -7,7 +7,7 @@ Docs: https://transformer-family.github.io/transformer_family/attention.html.md"
 # %% auto #0
 __all__ = ['full', 'causal', 'window', 'key_padding', 'grid', 'span_mask', 'shift_span', 'plot_span', 'dense_mask',
            'attention_weights', 'attention', 'KV', 'extend', 'split_heads', 'merge_heads', 'MultiHeadAttention',
-           'in_pieces', 'flex_attend', 'plot_attention']
+           'in_pieces', 'block_mask', 'flex_attend', 'plot_attention']
 
 # %% ../nbs/01_attention.ipynb #29c710dc
 import math
@@ -256,33 +256,42 @@ def in_pieces(
         ys.append(y)
     return torch.cat(ys, 1)                                                  # [b,t,d]
 
-# %% ../nbs/01_attention.ipynb #ddb65394
-def flex_attend(q, k, v, span=None, bias=None, scale=None, dropout_p=0.):
-    "`attention` by FlexAttention: spans as block-sparse kernels, `bias` as a score_mod."
-    from torch.nn.attention.flex_attention import flex_attention
-    if dropout_p:
-        raise ValueError("FlexAttention has no dropout of weights; set dropout to 0")
-    if isinstance(span, Tensor) or isinstance(bias, Tensor):
-        raise ValueError("FlexAttention takes spans and biases as functions, got a "
-                         "tensor; use `attention`")
-    past = k.size(-2) - q.size(-2)
-    score = bias and (lambda x,b,h,i,j: bias(x, b, h, i+past, j))
-    block = None if span in (None, full) else _block_mask(q, k, span, past)
-    return (_compiled() if q.is_cuda else flex_attention)(q, k, v, score, block, scale)
+# %% ../nbs/01_attention.ipynb #ce0c3866
+def block_mask(
+    span, # predicate on (b, h, q_idx, kv_idx)
+    t:int, # queries: the last t positions
+    s:int=None, # keys (default: t)
+    n_heads:int=None, # None: the span does not look at the head
+    batch:int=None, # None: nor at the row of the batch
+    device='cpu'
+): # BlockMask
+    "The span over these sizes as FlexAttention wants it."
+    from torch.nn.attention.flex_attention import create_block_mask
+    s = t if s is None else s
+    moved = lambda b,h,i,j: span(b, h, i + (s-t), j)     # also: a method is not accepted
+    return create_block_mask(moved, batch, n_heads, t, s, device=device)
 
-# %% ../nbs/01_attention.ipynb #b93e5ca4
+# %% ../nbs/01_attention.ipynb #4dc99048
 @lru_cache(maxsize=None)
 def _compiled():
     "The kernel, compiled once."
     from torch.nn.attention.flex_attention import flex_attention
     return torch.compile(flex_attention, dynamic=False)
 
-def _block_mask(q, k, span, past):
-    "The span over these sizes as FlexAttention's block mask."
-    from torch.nn.attention.flex_attention import create_block_mask
+def flex_attend(q, k, v, span=None, bias=None, scale=None, dropout_p=0.):
+    "`attention` by FlexAttention: spans as block-sparse kernels, `bias` as a score_mod."
+    from torch.nn.attention.flex_attention import BlockMask, flex_attention
+    if dropout_p:
+        raise ValueError("FlexAttention has no dropout of weights; set dropout to 0")
+    if isinstance(span, Tensor) or isinstance(bias, Tensor):
+        raise ValueError("FlexAttention takes spans and biases as functions, got a "
+                         "tensor; use `attention`")
     (b,h,t,_),s = q.shape, k.size(-2)
-    mask_mod = lambda b,h,i,j: span(b, h, i+past, j)
-    return create_block_mask(mask_mod, b, h, t, s, device=q.device)
+    score = bias and (lambda x,b,h,i,j: bias(x, b, h, i + (s-t), j))
+    if span is not None and not isinstance(span, BlockMask):
+        span = None if span is full else block_mask(span, t, s, h, b, q.device)
+    compiled = q.is_cuda and not torch.compiler.is_compiling()
+    return (_compiled() if compiled else flex_attention)(q, k, v, score, span, scale)
 
 # %% ../nbs/01_attention.ipynb #f4b07893
 def plot_attention(

@@ -11,7 +11,7 @@ __all__ = ['local_patterns', 'ImageSize', 'image_size', 'block_order', 'LocalAtt
            'LocalDecoderLayer', 'LocalDecoder', 'ImageToImage', 'shrink', 'ImageLoader', 'image_dls', 'image_learner',
            'bits_per_dim', 'Given', 'sample_images', 'complete_images', 'image_grid', 'write_png_grid']
 
-# %% ../nbs/22_image_transformer.ipynb #0ee7f4ae
+# %% ../nbs/22_image_transformer.ipynb #4c3afdd1
 import io
 import math
 import random
@@ -25,15 +25,17 @@ from fastcore.basics import patch
 from torch import Tensor, nn
 
 from .attention import attention, span_mask
-from .blocks import gathered_attention
+from .blocks import (
+    Blocks, fits_kernel, gathered_attention, in_blocks, kernel_attention)
 from .core import (
     Output, check_sizes, check_tokens, configured, new_ax)
 from .data import Images
 from .generation import generate
-from .positions import check_length, sinusoidal
+from .positions import check_length
 from .training import (
     BitsPerDim, FollowPairs, evaluating, lm_learner, unwrap, write_atomic)
 from .transformer import Decoder, DecoderLayer, Encoder
+from .transformer_xl import sinusoids
 from .translation import PairLoader
 
 # %% ../nbs/22_image_transformer.ipynb #28bb1e2a
@@ -66,7 +68,7 @@ def block_order(
     number = r//B_r * -(-columns//B_c) + c//B_c            # of the block
     return ((number*B_r + r%B_r)*B_c + c%B_c).argsort()
 
-# %% ../nbs/22_image_transformer.ipynb #627505ae
+# %% ../nbs/22_image_transformer.ipynb #c0372583
 class LocalAttention(nn.Module):
     "Attention of query blocks to memory blocks; the base of both patterns."
     def __init__(self, size, order, queries, keys, starts):
@@ -75,6 +77,9 @@ class LocalAttention(nn.Module):
         self.columns = size.width*size.channels
         for name,x in dict(order=order, queries=queries, keys=keys).items():
             self.register_buffer(name, x, persistent=False)
+        whole = in_blocks(queries, keys, len(order), len(order), self.span)
+        for name,x in whole._asdict().items():
+            self.register_buffer(f'whole_{name}', x, persistent=False)
 
     def blocks(self, first:int, end:int)->tuple: # [n,B], [n,m]
         "The blocks of queries first…end-1, and their keys before `end`."
@@ -88,7 +93,7 @@ class LocalAttention(nn.Module):
         keys = self.keys[sum([x <= i for x in self.starts]) - 1]
         return keys[(keys >= 0) & (keys <= i)]
 
-# %% ../nbs/22_image_transformer.ipynb #11b3fdb7
+# %% ../nbs/22_image_transformer.ipynb #9f6f9242
 @patch
 def forward(self:LocalAttention, q, k, v, span=None, bias=None, scale=None, dropout_p=0.):
     "Attention over the span, block by block: [b,h,t,k]."
@@ -99,8 +104,15 @@ def forward(self:LocalAttention, q, k, v, span=None, bias=None, scale=None, drop
     if t == 1:
         i = self.seen(s-1)
         return attention(q, k[:,:,i], v[:,:,i], None, None, scale, dropout_p)
-    return gathered_attention(q, k, v, *self.blocks(s-t, s), self.span, scale,
-                              dropout_p)
+    if fits_kernel(q, v, dropout_p): return kernel_attention(q, k, v, self.span, scale)
+    return gathered_attention(q, k, v, self.gathered(t, s), scale, dropout_p)
+
+@patch
+def gathered(self:LocalAttention, t:int, s:int)->Blocks:
+    "The blocks of the last `t` of `s` positions."
+    if t < s or s < len(self.order):
+        return in_blocks(*self.blocks(s-t, s), t, s, self.span)
+    return Blocks(*(getattr(self, f'whole_{name}') for name in Blocks._fields))
 
 # %% ../nbs/22_image_transformer.ipynb #c84e4f96
 class LocalAttention1D(LocalAttention):
@@ -229,18 +241,16 @@ def local_pattern(
     given = {k: n for k,n in dict(block=block, memory=memory).items() if n is not None}
     return local_patterns[name](size, **given)
 
-# %% ../nbs/22_image_transformer.ipynb #cc12d24b
+# %% ../nbs/22_image_transformer.ipynb #af7f7e30
 def grid_positions(
-    order:Tensor, # [L], place in the raster of each position
-    rows:int,
+    place:Tensor, # [t], places in the raster
     columns:int,
     d:int, # columns of the encoding
     dtype=torch.float32
-)->Tensor: # [L,d]
+)->Tensor: # [t,d]
     "Row and column as sinusoids, half of the dimensions each (Parmar et al., 2018)."
-    parts = (order//columns, rows, d//2), (order%columns, columns, d - d//2)
-    return torch.cat([sinusoidal(n, k, dtype=dtype, device=order.device)[i]
-                      for i,n,k in parts if k], -1)
+    parts = (place//columns, d//2), (place%columns, d - d//2)
+    return torch.cat([sinusoids(i, k, dtype) for i,k in parts if k], -1)
 
 # %% ../nbs/22_image_transformer.ipynb #541496d3
 class PixelEmbedding(nn.Embedding):
@@ -344,33 +354,28 @@ def check_stream(
         raise ValueError(f"a picture's stream begins with its class, a token {n_values}…"
                          f"{n_values+n_classes-1}; got {int(tokens[:,0].min())}")
 
-# %% ../nbs/22_image_transformer.ipynb #f15da67e
-def _own(parts, **defaults):
-    "A model's own arguments among `parts`, and those for its layers."
-    own = {k: parts.get(k, v) for k,v in defaults.items()}
-    return own, {k: v for k,v in parts.items() if k not in own}
-
-# %% ../nbs/22_image_transformer.ipynb #a3351110
+# %% ../nbs/22_image_transformer.ipynb #4b6e397d
 class ImageTransformer(nn.Module):
     "Transformer with local attention over pictures (Parmar et al., 2018)."
     carries_past,loss_weights,exempt = False,{},frozenset()
-    stack,parts = Encoder,('block','memory','n_classes','output')
+    stack,layer_arguments = Encoder,('wiring','d_head','d_value')
     @configured
     def __init__(self, vocab_size:int=256, d_model:int=128, n_layers:int=4, n_heads:int=4,
                  d_ff:int=None, dropout:float=0.,
                  size=(28,28), # (height, width) or (height, width, channels)
                  attention:str='1d', # or '2d'
-                 **parts # block, memory, n_classes, output; wiring and others of a layer
+                 block=None, memory=None, # of the pattern; default: as published
+                 n_classes:int=None, # one start symbol for each
+                 output=Categorical, # or Logistics
+                 **layer # wiring, d_head, d_value
     ):
         super().__init__()
         check_sizes(vocab_size=vocab_size, d_model=d_model)
-        own,layer = _own(parts, block=None, memory=None, n_classes=None,
-                         output=Categorical)
-        self.local = local_pattern(attention, size, own['block'], own['memory'])
+        self.local = local_pattern(attention, size, block, memory)
         self.layers = self.stack(d_model, n_layers, n_heads, d_ff, dropout,
                                  attend=self.local, **layer)
-        self.out,self.dropout = own['output'](d_model, vocab_size), nn.Dropout(dropout)
-        self.prepare(vocab_size, d_model, own['n_classes'])
+        self.out,self.dropout = output(d_model, vocab_size), nn.Dropout(dropout)
+        self.prepare(vocab_size, d_model, n_classes)
 
 # %% ../nbs/22_image_transformer.ipynb #87e41f3f
 @patch
@@ -389,7 +394,7 @@ def prepare(self:ImageTransformer, n_values, d_model, n_classes):
     lists = {k: list(v) for k,v in self.config.items() if isinstance(v, tuple)}
     self.config = {**self.config, **lists}                # as json gives it back
 
-# %% ../nbs/22_image_transformer.ipynb #13b6e910
+# %% ../nbs/22_image_transformer.ipynb #e31bbd87
 @patch
 def enter(self:ImageTransformer,
     tokens:Tensor, # [b,t]
@@ -397,10 +402,10 @@ def enter(self:ImageTransformer,
     y:Tensor=None # [b], classes
 )->Tensor: # [b,t,d]
     "The values before, at the coordinates of those that are to be predicted."
-    at,(rows,_,_) = slice(start, start + tokens.size(1)), self.size
+    at = slice(start, start + tokens.size(1))
     x = self.embed(tokens, self.channel_before[at])
     if y is not None: x = x + self.classes(y)[:,None] * x.size(-1)**.5
-    where = self.local.order[at], rows, self.local.columns
+    where = self.local.order[at], self.local.columns
     return self.dropout(x + grid_positions(*where, x.size(-1), x.dtype))
 
 # %% ../nbs/22_image_transformer.ipynb #8d896911
@@ -500,7 +505,7 @@ class LocalDecoder(Decoder):
     "Decoder layers whose own attention is local."
     layer = LocalDecoderLayer
 
-# %% ../nbs/22_image_transformer.ipynb #6d24823e
+# %% ../nbs/22_image_transformer.ipynb #43d3bced
 class ImageToImage(ImageTransformer):
     "A picture given another: encoder, and local decoder (Parmar et al., 2018)."
     stack,callbacks = LocalDecoder,()
@@ -511,14 +516,14 @@ class ImageToImage(ImageTransformer):
                  **parts # attention, block, memory, n_classes, output; wiring, …
     ):
         super().__init__(vocab_size, d_model, n_layers, n_heads, d_ff, dropout, size,
-                         parts.pop('attention', '1d'), **parts)
+                         **parts)
         h,w = source
         self.source = image_size((h, w, self.size.channels))
         own = {k: parts[k] for k in ('wiring',) if k in parts}
         self.encoder = Encoder(d_model, n_layers, n_heads, d_ff, dropout, **own)
         self.src_embed = PixelEmbedding(vocab_size, self.source.channels, d_model)
 
-# %% ../nbs/22_image_transformer.ipynb #278663f6
+# %% ../nbs/22_image_transformer.ipynb #81e74c47
 @patch
 def encode(self:ImageToImage,
     src:Tensor # [b,s], values of the given picture in raster order
@@ -529,7 +534,7 @@ def encode(self:ImageToImage,
     if src.size(1) != len(i):
         raise ValueError(f"the source has {src.size(1)} values, expected {rows}×{w}×{c}")
     x = self.src_embed(src, i % c)
-    x = x + grid_positions(i, rows, w*c, x.size(-1), x.dtype)
+    x = x + grid_positions(i, w*c, x.size(-1), x.dtype)
     return self.encoder(self.dropout(x))[0]
 
 # %% ../nbs/22_image_transformer.ipynb #ad0ebb9e
@@ -587,7 +592,7 @@ class ImageLoader(PairLoader):
         self.dataset,self.batch = images,batch
         self.config = {**self.config, 'batch': batch}
 
-# %% ../nbs/22_image_transformer.ipynb #7c0212ed
+# %% ../nbs/22_image_transformer.ipynb #ea788227
 @patch
 def plan(self:ImageLoader, p:int)->tuple: # of tensors of indices
     "The batches of pass `p`."
@@ -598,14 +603,9 @@ def plan(self:ImageLoader, p:int)->tuple: # of tensors of indices
     return self.planned[p]
 
 @patch
-def __iter__(self:ImageLoader):
-    self.before_iter()
-    for i in self._epoch():
-        p,j = divmod(i, self.per_pass)
-        self._pos,self.fresh,k = i + 1, j == 0, self.plan(p)[j]
-        batch = self.batch(self.dataset.x[k], self.dataset.y[k])
-        yield tuple(x.to(self.device) for x in batch)
-    self.after_iter()
+def batch_at(self:ImageLoader, indices)->tuple: # of tensors
+    "The batch of the pictures at some indices."
+    return self.batch(self.dataset.x[indices], self.dataset.y[indices])
 
 # %% ../nbs/22_image_transformer.ipynb #21cf857b
 def image_dls(
@@ -634,22 +634,24 @@ def image_learner(
     if isinstance(unwrap(model), ImageToImage): kwargs['follow'] = FollowPairs
     return lm_learner(dls, model, lr, metrics=metrics, **kwargs)
 
-# %% ../nbs/22_image_transformer.ipynb #5a893c9c
+# %% ../nbs/22_image_transformer.ipynb #aae3fd31
 def bits_per_dim(
     model:ImageTransformer,
     images:Images, # or pictures alone, for a model without classes
-    bs:int=64 # pictures at a time
+    bs:int=64, # pictures at a time
+    batch=None # called with pictures and classes; default: the model's method
 )->float:
     "What each intensity costs, in bits, on average."
     parts = images if isinstance(images, tuple) else (images,)
-    inner,total = unwrap(model), 0.
-    n,device = len(parts[0]), next(inner.parameters()).device
+    batch,device = batch or unwrap(model).batch, next(model.parameters()).device
+    total,n = 0., 0
     with evaluating(model):
-        for k in torch.arange(n).split(bs):
-            *xs,targets = (t.to(device) for t in inner.batch(*(p[k] for p in parts)))
+        for k in torch.arange(len(parts[0])).split(bs):
+            *xs,targets = (t.to(device) for t in batch(*(p[k] for p in parts)))
             logits = model(*xs).logits.float().flatten(0,1)
             total += F.cross_entropy(logits, targets.flatten(), reduction='sum').double()
-    return total.item() / n / inner.max_len / math.log(2)
+            n += targets.numel()
+    return total.item() / n / math.log(2)
 
 # %% ../nbs/22_image_transformer.ipynb #af68a521
 class Given(nn.Module):

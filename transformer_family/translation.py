@@ -165,7 +165,7 @@ class PairLoader(Position, DataLoader):
         super().__init__(items, bs=bs, device=device, indexed=True)
         self.n,self.per_pass,self.planned = n,-(-len(items)//bs),{}
 
-# %% ../nbs/07_translation.ipynb #121fad60
+# %% ../nbs/07_translation.ipynb #a47d2abb
 @patch
 def plan(self:PairLoader, p:int)->list:
     "The batches of pass `p`, as lists of indices."
@@ -180,9 +180,13 @@ def __iter__(self:PairLoader):
     for i in self._epoch():
         p,j = divmod(i, self.per_pass)
         self._pos,self.fresh = i + 1,j == 0
-        batch = collate([self.dataset[k] for k in self.plan(p)[j]])
-        yield tuple(x.to(self.device) for x in batch)
+        yield tuple(x.to(self.device) for x in self.batch_at(self.plan(p)[j]))
     self.after_iter()
+
+@patch
+def batch_at(self:PairLoader, indices)->tuple: # of tensors
+    "The batch of the pairs at some indices."
+    return collate([self.dataset[k] for k in indices])
 
 @patch
 def __len__(self:PairLoader): return self.n or self.per_pass
