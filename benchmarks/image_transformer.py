@@ -2,13 +2,15 @@
 
 Time of attention proper (scores, mask, softmax, sum), forward and backward, for one picture of n × n pixels in three
 colours with 4 heads of 64, in the published blocks, against the same span as a mask on the full matrix. The contenders
-take turns in one process; a time is the median over the rounds. Generation: pictures of 28 × 28, value by value,
-with the cache; one of them also without."""
+take turns in one process; a time is the median over the rounds. On CUDA FlexAttention under the same spans joins, its
+block masks made beforehand. Generation: pictures of 28 × 28, value by value, with the cache; one of them also
+without."""
 import time
 from statistics import median
 
 import torch
 
+from benchmarks.sparse import flex
 from transformer_family.attention import attention
 from transformer_family.image_transformer import ImageTransformer, local_pattern, sample_images
 from transformer_family.transformer import PreNorm
@@ -22,10 +24,11 @@ def sync(device):
 
 
 def contenders(side, device):
-    "Attention over a picture: both patterns, and the first of them on the full matrix."
+    "Attention over a picture: both patterns, the first of them on the full matrix, and on CUDA FlexAttention."
     local = {name: local_pattern(name, (side, side, 3)).to(device) for name in ('1d', '2d')}
     dense = {'dense': lambda q, k, v: attention(q, k, v, local['1d'].span)}
-    return {**local, **dense}
+    kernels = {f'flex {name}': flex(x.span, 3*side*side) for name, x in local.items()} if device == 'cuda' else {}
+    return {**local, **dense, **kernels}
 
 
 def attention_times(side, device):
@@ -64,7 +67,10 @@ def generation(device):
 def run(device):
     torch.manual_seed(0)
     by_side = {side: attention_times(side, device) for side in SIDES}
-    ms = {name: {str(side): by_side[side][name] for side in SIDES} for name in ('1d', '2d', 'dense')}
-    ratio = round(by_side[SIDES[-1]]['dense'] / by_side[SIDES[-1]]['1d'], 2)
-    return dict(heads=HEADS, d_head=D_HEAD, runs=RUNS, milliseconds_by_side=ms, dense_over_1d_at_32=ratio,
-                generation=generation(device))
+    last = by_side[SIDES[-1]]
+    ms = {name: {str(side): by_side[side][name] for side in SIDES} for name in last}
+    out = dict(heads=HEADS, d_head=D_HEAD, runs=RUNS, milliseconds_by_side=ms,
+               dense_over_1d_at_32=round(last['dense']/last['1d'], 2))
+    if device == 'cuda':
+        out['of_flex'] = {name: round(last[name]/last[f'flex {name}'], 2) for name in ('1d', '2d')}
+    return dict(out, generation=generation(device))

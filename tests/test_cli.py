@@ -301,3 +301,6 @@ def test_pictures(cwd):
     last = typed(cwd, 'tfam-eval', run).splitlines()[-1]
     assert last.startswith('bits per dim: ') and 0 < float(last.split(': ')[1]) < 4.1
     assert 'choose from digits' in typed(cwd, 'tfam-train', 'image-transformer', '--data', 'book.txt', rc=1)
+    typed(cwd, 'tfam-train', 'image-transformer', '--by-class', '--out', 'told', *small)
+    assert '2 pictures in c.png' in typed(cwd, 'tfam-generate', 'told', '--n', 2, '--y', 7, '--out', 'c.png')
+    assert 'no classes to choose from' in typed(cwd, 'tfam-generate', run, '--y', 7, rc=1)

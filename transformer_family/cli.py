@@ -6,7 +6,7 @@ Docs: https://transformer-family.github.io/transformer_family/cli.html.md"""
 
 # %% auto #0
 __all__ = ['MENDABLE', 'learned', 'at_prompt', 'sentence', 'one_sentence', 'tfam_models', 'number', 'settings', 'pick_device',
-           'new_folder', 'TextRun', 'PairsRun', 'ImageRun', 'check_same_data', 'make_learner', 'stop_gently',
+           'new_folder', 'refuse', 'TextRun', 'PairsRun', 'ImageRun', 'check_same_data', 'make_learner', 'stop_gently',
            'lines_for_bars', 'fit', 'figures', 'seeded', 'write_sample', 'write_plot', 'write_figure', 'show_spans',
            'translation_figures', 'kind_of', 'start_run', 'continue_run', 'tfam_train', 'input_lines', 'draw_pictures',
            'tfam_generate', 'evaluate_pairs', 'evaluate_pictures', 'tfam_eval']
@@ -130,15 +130,24 @@ def new_folder(
     names = (f'{name}-{i}' if i > 1 else name for i in range(1, 10**6))
     return next(p for n in names if not (p := Path('runs')/n).exists())
 
-# %% ../nbs/70_cli.ipynb #b239442d
+# %% ../nbs/70_cli.ipynb #e087dba2
+def refuse(
+    run:dict, # what a run is started with
+    who:str, # 'a text has', …
+    *names # of settings
+)->None:
+    "Refuse settings that a kind of data does not know."
+    for k in names:
+        if run.get(k): raise ValueError(f"{who} no {k} to choose, got {run[k]!r}")
+
+# %% ../nbs/70_cli.ipynb #8aece562
 class TextRun:
     "A language model's run on a text."
     usual = {'cpu': dict(data='pydoc', steps=1400, batch_size=16, seq_len=128, lr=4e-3),
              'cuda': dict(data='pydoc', steps=4000, batch_size=64, seq_len=128, lr=4e-3)}
     unit,learner,files = 'character',staticmethod(lm_learner),{}
     def __init__(self, run):
-        if run.get('split'):
-            raise ValueError(f"a text has no split to choose, got {run['split']!r}")
+        refuse(run, 'a text has', 'split', 'by_class')
         self.run,self.data = run,corpus(run['data'])
 
     @classmethod
@@ -159,7 +168,7 @@ class TextRun:
         return lm_dls(self.data, bs=r['batch_size'], seq_len=r['seq_len'], device=device,
                       jitter=True, seed=r['seed'])
 
-# %% ../nbs/70_cli.ipynb #a28db7cf
+# %% ../nbs/70_cli.ipynb #cad02b87
 class PairsRun(TextRun):
     "An encoder-decoder's run on pairs of sentences."
     usual = {'cpu': dict(data='scan', steps=3200, batch_size=64, lr=1e-3, d_model=128,
@@ -168,6 +177,7 @@ class PairsRun(TextRun):
                           n_layers=3)}
     unit = 'token'
     def __init__(self, run, vocab=None):
+        refuse(run, 'pairs have', 'by_class')
         self.run,self.data = run,pairs(run['data'], run['split'])
         self.vocab = vocab or learn_vocabulary(self.data.train)
         self.files = {'vocabulary.json': self.vocab.to_str()}
@@ -196,7 +206,7 @@ def loaders(self:PairsRun, device):
     return pair_dls(self.data, self.vocab, self.run['batch_size'], device,
                     self.run['seed'], self.run['seq_len'])
 
-# %% ../nbs/70_cli.ipynb #471177ee
+# %% ../nbs/70_cli.ipynb #2269b905
 class ImageRun(TextRun):
     "A run on pictures."
     usual = {'cpu': dict(data='digits', steps=800, batch_size=64, lr=4e-3, d_model=64,
@@ -205,9 +215,7 @@ class ImageRun(TextRun):
                           n_layers=4, dropout=.1)}
     unit = 'dim'
     def __init__(self, run):
-        for k in ('split','seq_len'):
-            if not run.get(k): continue
-            raise ValueError(f"pictures have no {k} to choose, got {run[k]}")
+        refuse(run, 'pictures have', 'split', 'seq_len')
         self.run,self.data = run,image_set(run['data'])
 
     def fingerprint(self): return fingerprint([part.x for part in self.data])
@@ -216,15 +224,16 @@ class ImageRun(TextRun):
     def untrained(self, model):
         return bits_per_dim(model, self.some(self.data.test, 1000))
 
-# %% ../nbs/70_cli.ipynb #a2fe61ac
+# %% ../nbs/70_cli.ipynb #1565317d
 @patch
 def build(self:ImageRun, name, **args):
     "The untrained model, of the pictures' size and number of shades."
-    x = self.data.train.x
+    x,y = self.data.train
     size = list(x.shape[1:])
     columns = math.prod(size[1:])
+    classes = dict(n_classes=int(y.max()) + 1) if self.run.get('by_class') else {}
     return build(name, vocab_size=int(x.max()) + 1, size=size, block=2*columns,
-                 memory=3*columns, wiring=PreNorm, **args)
+                 memory=3*columns, wiring=PreNorm, **classes, **args)
 
 @patch
 def loaders(self:ImageRun, device):
@@ -448,7 +457,7 @@ def continue_run(
     print(f'{folder} is resumed at step {resume(learn, folder)}')
     return learn, job
 
-# %% ../nbs/70_cli.ipynb #132e59ea
+# %% ../nbs/70_cli.ipynb #a3ee75ce
 @call_parse(pos=['model'])
 @one_sentence
 def tfam_train(
@@ -459,6 +468,7 @@ def tfam_train(
     minutes:float=None, # Train for this long instead of a number of steps
     batch_size:int=None, # Streams, pairs or pictures (default: 16, or 64; GPU: more)
     seq_len:int=None, # Characters of a segment, and the model's longest context (128)
+    by_class:bool=False, # Of pictures: tell the model what each one shows
     d_model:int=None, # Model size
     n_layers:int=None, # Layers
     n_heads:int=None, # Attention heads
@@ -476,7 +486,8 @@ def tfam_train(
     else:
         usual = kind_of(model).usual['cpu' if device.type == 'cpu' else 'cuda']
         run = settings(usual, data=data, split=split, steps=steps, minutes=minutes,
-                       batch_size=batch_size, seq_len=seq_len, lr=lr, seed=seed)
+                       batch_size=batch_size, seq_len=seq_len, by_class=by_class, lr=lr,
+                       seed=seed)
         args = dict(d_model=d_model, n_layers=n_layers, n_heads=n_heads, d_ff=d_ff,
                     dropout=dropout)
         learn,job = start_run(model, out, device, args, run)
@@ -505,7 +516,7 @@ def draw_pictures(model, run, n, out, **kwargs):
     write_png_grid(path, images, n_values=model.n_values, zoom=4)
     print(f'{len(images)} pictures in {path}')
 
-# %% ../nbs/70_cli.ipynb #c4dd3c02
+# %% ../nbs/70_cli.ipynb #1a684b0d
 @call_parse
 @one_sentence
 def tfam_generate(
@@ -517,11 +528,14 @@ def tfam_generate(
     top_p:float=None, # Only among the likeliest that make up this probability
     beam:int=1, # Of a translation: hypotheses side by side
     seed:int=None, # Same seed, same text (default: another text each time)
+    y:int=None, # Of a model trained by class: which (default: one after the other)
     out:str=None, # Of pictures: the PNG file (default: generated.png in the run)
     device:str=None # cpu, cuda, … (default: CUDA if there is one)
 ):
     "Let a trained model continue a text, translate standard input, or draw pictures."
     model = load(run, device=pick_device(device))
+    if y is not None and not isinstance(model, ImageTransformer):
+        raise ValueError(f"only pictures have classes to choose from, got --y {y}")
     if isinstance(model, tuple(models[name] for name in translators)):
         vocab = read_vocabulary(Path(run)/'vocabulary.json')
         lines = input_lines() if prompt is None else [prompt]
@@ -531,7 +545,7 @@ def tfam_generate(
     if isinstance(model, ImageTransformer):
         if prompt is not None:
             raise ValueError("pictures start from nothing: no --prompt")
-        return draw_pictures(model, run, n, out, **kw)
+        return draw_pictures(model, run, n, out, y=y, **kw)
     prompt,n = 'The ' if prompt is None else prompt, 400 if n is None else n
     print(generate_text(model, prompt, n, **kw))
 
