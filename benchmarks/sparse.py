@@ -22,7 +22,7 @@ from transformer_family.attention import span_mask, window
 from transformer_family.blocks import count_pairs, local_attention
 from transformer_family.sparse_transformer import Part, SparseAttend, SparseTransformer, fixed_parts, strided_parts
 
-L, HEADS, D_HEAD, WINDOW, STRIDE, RUNS = 16384, 8, 64, 256, 128, 3
+L, HEADS, D_HEAD, WINDOW, STRIDE, RUNS = 16384, 8, 64, 256, 128, 5
 LENGTHS = (4096, 8192, 16384, 32768)
 
 
@@ -99,8 +99,9 @@ def flex(span, t=L):
 
 def interleaved(ms):
     "Times of the two subsets of each pattern, one layer after the other."
-    first = {'strided': 'strided', 'fixed, c = 8': 'fixed, c = 8', 'fixed, c = 32': 'fixed, c = 8'}    # no c in a block
-    return {n: ms[f'{f}, first'] + ms[f'{n}, second'] for n, f in first.items()}
+    block = 'fixed, c = 32, first'                          # which has no c
+    first = {'strided': 'strided, first', 'fixed, c = 8': block, 'fixed, c = 32': block}
+    return {n: ms[f] + ms[f'{n}, second'] for n, f in first.items()}
 
 
 def memory(field):
@@ -143,7 +144,7 @@ def growth(device):
     "Milliseconds of the window by length."
     xs, f = {t: inputs(t, device) for t in LENGTHS}, partial(local_attention, n=WINDOW)
     times = {t: [] for t in LENGTHS}
-    for i in range(RUNS + 3):
+    for i in range(RUNS + 1):
         for t in LENGTHS:
             times[t].append(seconds(f, xs[t]))
     return {str(t): round(1e3*median(x[1:]), 1) for t, x in times.items()}
