@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from transformer_family import zoo
-from transformer_family.core import Output, tree_map
+from transformer_family.core import Output, arguments, tree_map
 from transformer_family.generation import generate
 from transformer_family.training import load, save
 
@@ -22,7 +22,7 @@ OWN = {    # model -> further arguments that make it small
 def small(name, seed=0, **overrides):
     "A small model in float64 and evaluation mode, the same for the same seed."
     torch.manual_seed(seed)
-    takes = set(zoo._arguments(zoo.models[name]))
+    takes = arguments(zoo.models[name])
     args = {k: v for k, v in SMALL.items() if k in takes}
     return zoo.build(name, **{**args, **OWN.get(name, {}), **overrides}).double().eval()
 

@@ -93,10 +93,11 @@ def loss_weight(
     counts = l == n_layers or spent < l/(2*n_layers)
     return float(counts) * (.5 if k > 1 else 1.)
 
-# %% ../nbs/10_character_transformer.ipynb #caa4c2ba
+# %% ../nbs/10_character_transformer.ipynb #f36dc7da
 class CharacterTransformer(nn.Module):
     "Deep decoder-only Transformer with auxiliary losses (Al-Rfou et al., 2018)."
     carries_past,loss_weights = False,{}
+    layer_arguments = 'wiring','attend','d_head','d_value','bias'
     inference = {'auxiliary': False}        # what a saved model is built with
     rereads = True       # once its window slides, every position is computed anew
     @configured

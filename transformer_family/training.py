@@ -487,7 +487,7 @@ def read_config(
                          f"({type(e).__name__}: {e})") from e
     return config
 
-# %% ../nbs/05_training.ipynb #31ee8e93
+# %% ../nbs/05_training.ipynb #6a6772d7
 def build_from(
     config:dict, # of `save`
     inference:bool=False # leave out what only training needs
@@ -499,7 +499,7 @@ def build_from(
     changed = getattr(cls, 'inference', {}) if inference else {}
     args = {k: _decode(v) for k,v in config['args'].items()}
     try: return cls(**{**args, **changed})
-    except TypeError as e:
+    except (TypeError, ValueError) as e:
         raise ValueError(f"the config does not fit {config['model']}: {e}") from e
 
 # %% ../nbs/05_training.ipynb #b8e8b970

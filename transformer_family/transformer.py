@@ -149,7 +149,7 @@ class TiedEmbedding(nn.Embedding):
         "Scores of the next token."
         return F.linear(x, self.weight)
 
-# %% ../nbs/03_transformer.ipynb #f0d2c118
+# %% ../nbs/03_transformer.ipynb #8b1c6136
 class Past(NamedTuple):
     "What a Transformer leaves behind: where it stands, and each layer's keys and values."
     position:int
@@ -159,6 +159,7 @@ class Past(NamedTuple):
 class TransformerLM(nn.Module):
     "Decoder-only Transformer: the vanilla layers under a causal span."
     carries_past,loss_weights = False,{}
+    layer_arguments = 'wiring','attend','d_head','d_value','bias'
     @configured
     def __init__(self, vocab_size:int=256, d_model:int=128, n_layers:int=4, n_heads:int=4,
                  d_ff:int=None, dropout:float=0., max_len:int=512,
@@ -186,10 +187,11 @@ def forward(self:TransformerLM,
     past = None if self.training else Past(start + tokens.size(1), layers)
     return Output(self.embed.logits(x), past, {})
 
-# %% ../nbs/03_transformer.ipynb #30faf8ac
+# %% ../nbs/03_transformer.ipynb #f628e18f
 class Transformer(nn.Module):
     "The encoder-decoder of Vaswani et al. (2017)."
     carries_past,loss_weights = False,{}
+    layer_arguments = 'wiring','attend','d_head','d_value','bias'
     @configured
     def __init__(self, src_vocab:int, tgt_vocab:int=None, d_model:int=512, n_layers:int=6,
                  n_heads:int=8, d_ff:int=None, dropout:float=.1, max_len:int=None,
@@ -251,10 +253,11 @@ def forward(self:Transformer,
     past = None if self.training else Past(start + tgt.size(1), layers, mask)
     return Output(self.embed.logits(x), past, {})
 
-# %% ../nbs/03_transformer.ipynb #64b0465c
+# %% ../nbs/03_transformer.ipynb #f11d7915
 class MaskedLM(nn.Module):
     "Encoder-only Transformer that fills in hidden tokens (Devlin et al., 2018)."
     carries_past,loss_weights = False,{}
+    layer_arguments = 'wiring','attend','d_head','d_value','bias'
     @configured
     def __init__(self, vocab_size:int=257, d_model:int=128, n_layers:int=4, n_heads:int=4,
                  d_ff:int=None, dropout:float=0., max_len:int=512, **layer):
