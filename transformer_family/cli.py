@@ -11,7 +11,7 @@ __all__ = ['MENDABLE', 'learned', 'at_prompt', 'sentence', 'one_sentence', 'tfam
            'translation_figures', 'kind_of', 'start_run', 'continue_run', 'tfam_train', 'input_lines', 'draw_pictures',
            'tfam_generate', 'evaluate_pairs', 'evaluate_pictures', 'tfam_eval']
 
-# %% ../nbs/70_cli.ipynb #02aeb181
+# %% ../nbs/70_cli.ipynb #8b3ecc3c
 import inspect
 import io
 import math
@@ -32,9 +32,9 @@ from .data import (Corpus, bz2_bits, corpora, corpus, fingerprint,
                                      unigram_entropy)
 from .data import Images, image_set
 from .generation import generate_text
-from .image_transformer import (ImageTransformer, bits_per_dim,
-                                                  image_dls, image_learner,
-                                                  sample_images, write_png_grid)
+from .image_transformer import (
+    ImageTransformer, image_dls, image_learner, sample_images)
+from .images import bits_per_dim, write_png_grid
 from .training import (Budget, Checkpoint, bits_per_character,
                                          build_from, lm_learner, load, plot_history,
                                          read_config, resume, seq2seq_learner,

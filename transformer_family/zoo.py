@@ -8,7 +8,7 @@ Docs: https://transformer-family.github.io/transformer_family/zoo.html.md"""
 __all__ = ['models', 'language_models', 'translators', 'papers', 'contract', 'Paper', 'canonical', 'build', 'flops_per_step',
            'exempt']
 
-# %% ../nbs/60_zoo.ipynb #47e0fcfd
+# %% ../nbs/60_zoo.ipynb #b7a4ad88
 from contextlib import nullcontext
 from typing import NamedTuple
 
@@ -20,7 +20,8 @@ from .adaptive_span import (
 from .character_transformer import CharacterTransformer
 from .core import arguments, check_sizes, did_you_mean
 from .image_transformer import ImageTransformer
-from .sparse_transformer import SparseTransformer
+from .sparse_transformer import (
+    SparseTransformer, published as child_sizes)
 from .transformer import Transformer, TransformerLM
 from .transformer_xl import (
     TransformerXL, published as xl_sizes)
@@ -104,20 +105,11 @@ papers |= _papers('adaptive_span', span_sizes,
     'enwik8-12l': dict(params=39e6, bpc_test=1.02),
     'enwik8-24l': dict(params=209e6, bpc_test=.98)})
 
-# %% ../nbs/60_zoo.ipynb #b82647f0
-_sparse_sizes = {
-    'enwik8': dict(d_model=512, n_layers=30, n_heads=8, dropout=.4, max_len=12_288,
-                   pattern='fixed', heads='merged', stride=128, summaries=32, out_std=0.),
-    'cifar10': dict(d_model=256, n_layers=128, n_heads=2, d_ff=512, d_head=64,
-                    d_value=128, dropout=.25, stride=96, grid=(32,32,3), out_std=0.),
-    'imagenet64': dict(d_model=512, n_layers=48, n_heads=16, dropout=.01, stride=128,
-                       grid=(64,64,3), out_std=0.)}
-
-# %% ../nbs/60_zoo.ipynb #d45e2510
+# %% ../nbs/60_zoo.ipynb #1374970c
 def _child(section, **figures):
     "Sizes of a section of Child et al."
     source = f'Child et al. 2019, arXiv:1904.10509, {section}'
-    return _papers('sparse_transformer', _sparse_sizes, source, figures)
+    return _papers('sparse_transformer', child_sizes, source, figures)
 
 papers |= _child('7.2', enwik8=dict(params=95e6, bpc_enwik8=.99)) | \
           _child('7.1', cifar10=dict(params=59e6, bits_per_dim_cifar10=2.80)) | \
