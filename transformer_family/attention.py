@@ -271,27 +271,33 @@ def block_mask(
     moved = lambda b,h,i,j: span(b, h, i + (s-t), j)     # also: a method is not accepted
     return create_block_mask(moved, batch, n_heads, t, s, device=device)
 
-# %% ../nbs/01_attention.ipynb #4dc99048
-@lru_cache(maxsize=None)
-def _compiled():
-    "The kernel, compiled once."
+# %% ../nbs/01_attention.ipynb #a39bb8d0
+def _flex_anew():
+    "`flex_attention` as a function that shares its compiled variants with no other."
     from torch.nn.attention.flex_attention import flex_attention
-    return torch.compile(flex_attention, dynamic=False)
+    def _flex(q, k, v, score, block, scale):
+        return flex_attention(q, k, v, score, block, scale)
+    _flex.__code__ = _flex.__code__.replace()
+    return _flex
+
+@lru_cache(maxsize=64)
+def _kernel(block=None): return torch.compile(_flex_anew(), dynamic=False)
 
 def flex_attend(q, k, v, span=None, bias=None, scale=None, dropout_p=0.):
     "`attention` by FlexAttention: spans as block-sparse kernels, `bias` as a score_mod."
-    from torch.nn.attention.flex_attention import BlockMask, flex_attention
+    from torch.nn.attention.flex_attention import BlockMask
     if dropout_p:
         raise ValueError("FlexAttention has no dropout of weights; set dropout to 0")
     if isinstance(span, Tensor) or isinstance(bias, Tensor):
         raise ValueError("FlexAttention takes spans and biases as functions, got a "
                          "tensor; use `attention`")
-    (b,h,t,_),s = q.shape, k.size(-2)
+    (b,h,t,_),s,made = q.shape, k.size(-2), isinstance(span, BlockMask)
     score = bias and (lambda x,b,h,i,j: bias(x, b, h, i + (s-t), j))
-    if span is not None and not isinstance(span, BlockMask):
-        span = None if span is full else block_mask(span, t, s, h, b, q.device)
+    block = span if made or span in (None, full) else \
+            block_mask(span, t, s, h, b, q.device)
     compiled = q.is_cuda and not torch.compiler.is_compiling()
-    return (_compiled() if compiled else flex_attention)(q, k, v, score, span, scale)
+    run = _kernel(block if made else None) if compiled else _flex_anew()
+    return run(q, k, v, score, None if block is full else block, scale)
 
 # %% ../nbs/01_attention.ipynb #f4b07893
 def plot_attention(
