@@ -6,8 +6,8 @@ Docs: https://transformer-family.github.io/transformer_family/attention.html.md"
 
 # %% auto #0
 __all__ = ['full', 'causal', 'window', 'key_padding', 'grid', 'span_mask', 'shift_span', 'plot_span', 'dense_mask',
-           'attention_weights', 'attention', 'KV', 'extend', 'split_heads', 'merge_heads', 'MultiHeadAttention',
-           'in_pieces', 'block_mask', 'flex_attend', 'plot_attention']
+           'attention_weights', 'open_rows', 'attention', 'KV', 'extend', 'split_heads', 'merge_heads',
+           'MultiHeadAttention', 'in_pieces', 'block_mask', 'flex_attend', 'plot_attention']
 
 # %% ../nbs/01_attention.ipynb #29c710dc
 import math
@@ -143,7 +143,15 @@ def attention_weights(
     scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     return scores.softmax(-1).masked_fill(~mask, 0.)
 
-# %% ../nbs/01_attention.ipynb #6f5bc26c
+# %% ../nbs/01_attention.ipynb #50c46262
+def open_rows(
+    mask:Tensor # bool [...,t,s]
+)->tuple: # bool [...,t,s], bool [...,t,1]
+    "The mask with its empty rows opened, and which those are."
+    none = ~mask.any(-1, keepdim=True)
+    return mask | none, none
+
+# %% ../nbs/01_attention.ipynb #09c2da30
 def attention(
     q:Tensor, # [b,h,t,k]
     k:Tensor, # [b,h,s,k]
@@ -162,10 +170,9 @@ def attention(
     if span is causal and bias is None and t in (1,s): return sdpa(is_causal=t == s > 1)
     mask = dense_mask(span, q, k)
     if mask is None: return sdpa(attn_mask=bias)
-    some = mask.any(-1, keepdim=True)                      # [b,h,t,1], has anybody to ask
-    mask = mask | ~some
+    mask,none = open_rows(mask)
     if bias is not None: mask = bias.masked_fill(~mask, -torch.inf)
-    return sdpa(attn_mask=mask).masked_fill(~some, 0.)
+    return sdpa(attn_mask=mask).masked_fill(none, 0.)
 
 # %% ../nbs/01_attention.ipynb #f64c492e
 class KV(NamedTuple):
@@ -271,7 +278,7 @@ def block_mask(
     moved = lambda b,h,i,j: span(b, h, i + (s-t), j)     # also: a method is not accepted
     return create_block_mask(moved, batch, n_heads, t, s, device=device)
 
-# %% ../nbs/01_attention.ipynb #a39bb8d0
+# %% ../nbs/01_attention.ipynb #89d08fac
 def _flex_anew():
     "`flex_attention` as a function that shares its compiled variants with no other."
     from torch.nn.attention.flex_attention import flex_attention
@@ -280,9 +287,15 @@ def _flex_anew():
     _flex.__code__ = _flex.__code__.replace()
     return _flex
 
-@lru_cache(maxsize=64)
-def _kernel(block=None): return torch.compile(_flex_anew(), dynamic=False)
+@lru_cache(maxsize=None)
+def _shared_kernel(): return torch.compile(_flex_anew(), dynamic=False)
 
+def _kernel(block):
+    "The compiled kernel of a block mask, kept on it."
+    if not hasattr(block, 'kernel'): block.kernel = torch.compile(_flex_anew(), dynamic=False)
+    return block.kernel
+
+# %% ../nbs/01_attention.ipynb #aa4ab629
 def flex_attend(q, k, v, span=None, bias=None, scale=None, dropout_p=0.):
     "`attention` by FlexAttention: spans as block-sparse kernels, `bias` as a score_mod."
     from torch.nn.attention.flex_attention import BlockMask
@@ -296,7 +309,7 @@ def flex_attend(q, k, v, span=None, bias=None, scale=None, dropout_p=0.):
     block = span if made or span in (None, full) else \
             block_mask(span, t, s, h, b, q.device)
     compiled = q.is_cuda and not torch.compiler.is_compiling()
-    run = _kernel(block if made else None) if compiled else _flex_anew()
+    run = _flex_anew() if not compiled else _kernel(block) if made else _shared_kernel()
     return run(q, k, v, score, None if block is full else block, scale)
 
 # %% ../nbs/01_attention.ipynb #f4b07893
