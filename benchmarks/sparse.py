@@ -2,10 +2,12 @@
 
 At 16,384 positions: a causal window of 256 keys, and the strided and fixed patterns with a stride of 128, against
 `F.scaled_dot_product_attention` in both of its dense forms, `is_causal` and a mask. All forms take turns in
-one process, so that whatever else the machine does meets all of them. `interleaved` is what the model does by default:
-two layers, one for each subset, against two dense ones. Then the window at 4K to 32K positions: the
-factor for each doubling, and the peak of memory, each length in a process of its own. On CUDA the comparison is with
-FlexAttention under the same spans. The package `local-attention` joins where it is installed."""
+one process, so that whatever else the machine does meets all of them. "In turns" is what the model does by default:
+two layers, one for each subset, against two dense ones. Then by length: the window at 4K to 32K positions, with the
+peak of memory of each length in a process of its own; both patterns in one head, with a stride of √L; and short
+sequences, where the whole matrix is faster. On CUDA the comparison is with FlexAttention under the same spans. The
+package `local-attention` joins where it is installed."""
+import math
 import os
 import re
 import subprocess
@@ -18,12 +20,13 @@ from statistics import median
 import torch
 import torch.nn.functional as F
 
-from transformer_family.attention import span_mask, window
+from transformer_family.attention import open_rows, span_mask, window
 from transformer_family.blocks import count_pairs, local_attention
 from transformer_family.sparse_transformer import Part, SparseAttend, SparseTransformer, fixed_parts, strided_parts
 
 L, HEADS, D_HEAD, WINDOW, STRIDE, RUNS = 16384, 8, 64, 256, 128, 5
-LENGTHS = (4096, 8192, 16384, 32768)
+LENGTHS, SQUARES = (4096, 8192, 16384, 32768), (1024, 4096, 16384)
+SHORT, BLOCKS = (64, 128, 256, 512, 1024), (32, 64, 128, 256)
 
 
 def inputs(t, device):
@@ -49,13 +52,12 @@ def flat(part):
 def sparse_forms():
     "name -> (function, predicate)"
     forms = {'window 256': (partial(local_attention, n=WINDOW), window(WINDOW))}
-    patterns = {'strided': strided_parts(STRIDE), 'fixed, c = 8': fixed_parts(STRIDE, 8),
-                'fixed, c = 32': fixed_parts(STRIDE, 32)}
-    for name, parts in patterns.items():
-        for which, part in zip(('first', 'second', 'merged'), parts):
-            if name == 'fixed, c = 32' or which != 'first' or name == 'strided':    # the fixed block has no c
-                forms[f'{name}, {which}'] = flat(part), part.span
-    return forms
+    named = {'strided: window': strided_parts(STRIDE)[0], 'strided: column': strided_parts(STRIDE)[1],
+             'strided: in one head': strided_parts(STRIDE)[2], 'fixed: block': fixed_parts(STRIDE, 8)[0]}
+    for c in (8, 32):
+        _, summaries, both = fixed_parts(STRIDE, c)
+        named |= {f'fixed, c = {c}: summaries': summaries, f'fixed, c = {c}: in one head': both}
+    return forms | {name: (flat(part), part.span) for name, part in named.items()}
 
 
 def package():
@@ -93,15 +95,18 @@ def flex(span, t=L):
     "FlexAttention with its block mask made beforehand, written without the library."
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
     moved = lambda b, h, i, j: span(b, h, i, j)             # a method is not accepted
-    block, kernel = create_block_mask(moved, None, None, t, t), torch.compile(flex_attention, dynamic=False)
-    return lambda *x: kernel(*x, block_mask=block)
+    block = create_block_mask(moved, None, None, t, t)
+    def attend(q, k, v):
+        return flex_attention(q, k, v, block_mask=block)
+    attend.__code__ = attend.__code__.replace()             # eight variants of one function are all that is compiled
+    return torch.compile(attend, dynamic=False)
 
 
-def interleaved(ms):
-    "Times of the two subsets of each pattern, one layer after the other."
-    block = 'fixed, c = 32, first'                          # which has no c
-    first = {'strided': 'strided, first', 'fixed, c = 8': block, 'fixed, c = 32': block}
-    return {n: ms[f] + ms[f'{n}, second'] for n, f in first.items()}
+def in_turns_of(figure):
+    "What two layers, one for each subset, have of a figure together."
+    pairs = {'strided': ('strided: window', 'strided: column')}
+    pairs |= {f'fixed, c = {c}': ('fixed: block', f'fixed, c = {c}: summaries') for c in (8, 32)}
+    return {f'{n}: in turns': figure[a] + figure[b] for n, (a, b) in pairs.items()}
 
 
 def memory(field):
@@ -140,14 +145,46 @@ def alone(*args):
     return round(float(subprocess.run(cmd, cwd=root, env=env, check=True, capture_output=True, text=True).stdout), 1)
 
 
+def by_size(forms, runs=RUNS):
+    "Milliseconds of (function, inputs) by name; all take turns."
+    times = {n: [] for n in forms}
+    for _ in range(runs + 1):
+        for n, (f, xs) in forms.items():
+            times[n].append(seconds(f, xs))
+    return {str(n): round(1e3*median(t[1:]), 2) for n, t in times.items()}
+
+
 def growth(device):
-    "Milliseconds of the window by length."
-    xs, f = {t: inputs(t, device) for t in LENGTHS}, partial(local_attention, n=WINDOW)
-    times = {t: [] for t in LENGTHS}
-    for i in range(RUNS + 1):
-        for t in LENGTHS:
-            times[t].append(seconds(f, xs[t]))
-    return {str(t): round(1e3*median(x[1:]), 1) for t, x in times.items()}
+    "The window by length, and by the size of its blocks."
+    xs = {t: inputs(t, device) for t in LENGTHS}
+    lengths = by_size({t: (partial(local_attention, n=WINDOW), xs[t]) for t in LENGTHS})
+    return lengths, by_size({B: (partial(local_attention, n=WINDOW, block=B), xs[LENGTHS[1]]) for B in BLOCKS})
+
+
+def squares(device):
+    "Both patterns in one head with a stride of √L, and dense attention, by length."
+    kinds = {'strided': lambda t: flat(strided_parts(math.isqrt(t))[2]),
+             'fixed, c = 8': lambda t: flat(fixed_parts(math.isqrt(t), 8)[2]),
+             'is_causal': lambda t: partial(F.scaled_dot_product_attention, is_causal=True)}
+    xs = {t: inputs(t, device) for t in SQUARES}
+    ms = by_size({(n, t): (f(t), xs[t]) for n, f in kinds.items() for t in SQUARES}, 3)
+    return {n: {str(t): ms[str((n, t))] for t in SQUARES} for n in kinds}
+
+
+def short(device):
+    "Each part in pieces and as a whole matrix, a batch of 8 with 4 heads of 32, a stride of √L."
+    out = {}
+    for t in SHORT:
+        l = math.isqrt(t)
+        named = dict(zip(('window', 'column', 'strided in one head', 'block', 'summaries', 'fixed in one head'),
+                         (*strided_parts(l), *fixed_parts(l, max(1, l//4)))))
+        xs = [torch.randn(8, 4, t, 32, device=device, requires_grad=True) for _ in range(3)]
+        for n, part in named.items():
+            mask, _ = open_rows(span_mask(part.span, t, device=device))
+            whole = partial(F.scaled_dot_product_attention, attn_mask=mask)
+            ms = by_size({'whole': (whole, xs), 'pieces': (flat(part), xs)}, 9)
+            out.setdefault(n, {})[str(t)] = round(ms['whole']/ms['pieces'], 2)
+    return out
 
 
 def run(device):
@@ -155,26 +192,29 @@ def run(device):
     xs, forms = inputs(L, device), sparse_forms()
     fast, dense = {n: f for n, (f, _) in forms.items()}, rivals(device)
     if device == 'cuda':                # the path that the model takes there
-        fast = {n: SparseAttend(HEADS, Part(span, f)) for n, (f, span) in forms.items()} | {
+        fast = {n: SparseAttend(HEADS, Part(span, f, 0)) for n, (f, span) in forms.items()} | {
             'window 256': fast['window 256']}
     if attend := package() if device == 'cpu' else None:
         fast['package local-attention'] = attend
     ms = in_turns({**fast, **dense}, xs, RUNS, warm=fast if device == 'cpu' else None)
     best = min(ms[n] for n in dense)
-    out = dict(length=L, heads=HEADS, d_head=D_HEAD, window=WINDOW, stride=STRIDE, runs=RUNS, milliseconds=ms,
-               speedup={n: round(best/ms[n], 2) for n in forms},
-               interleaved={n: round(2*best/t, 2) for n, t in interleaved(ms).items()},
-               pairs={n: count_pairs(span, L) for n, (_, span) in forms.items()})
+    turns = in_turns_of(ms)
+    pairs = {n: count_pairs(span, L) for n, (_, span) in forms.items()}
+    out = dict(length=L, heads=HEADS, d_head=D_HEAD, window=WINDOW, stride=STRIDE, runs=RUNS,
+               milliseconds={**ms, **turns},
+               speedup={n: round(best/ms[n], 2) for n in forms} | {n: round(2*best/t, 2) for n, t in turns.items()},
+               pairs=pairs | in_turns_of(pairs))
     if attend:
         out['against_package'] = round(ms['package local-attention']/ms['window 256'], 2)
     if device == 'cuda':
-        names = ('window 256', 'strided, merged', 'fixed, c = 8, merged', 'fixed, c = 32, merged')
+        names = ('window 256', 'strided: in one head', 'fixed, c = 8: in one head', 'fixed, c = 32: in one head')
         kernels = in_turns({n: flex(forms[n][1]) for n in names}, xs, RUNS)
         return dict(out, flex_milliseconds=kernels, of_flex={n: round(ms[n]/kernels[n], 2) for n in names})
-    by_length = growth(device)
+    by_length, by_block = growth(device)
     steps = list(by_length.values())
-    return dict(out, window_milliseconds_by_length=by_length,
+    return dict(out, window_milliseconds_by_length=by_length, window_milliseconds_by_block_at_8192=by_block,
                 factor_per_doubling=[round(b/a, 2) for a, b in zip(steps, steps[1:])],
+                milliseconds_by_length_at_stride_sqrt=squares(device), whole_over_pieces=short(device),
                 window_peak_mib_by_length={str(t): alone('window', t) for t in LENGTHS},
                 training_peak_mib={n: alone('training', n) for n in ('kept', 'recomputed')})
 

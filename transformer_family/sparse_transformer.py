@@ -11,7 +11,7 @@ __all__ = ['patterns', 'heads_ways', 'published', 'check_stride', 'strided_local
            'SparseAttend', 'attends', 'sigmoid_gelu', 'init_deep_', 'SparseLayer', 'SparseStack', 'GridPositions',
            'sparse_sizes', 'SparseTransformer']
 
-# %% ../nbs/30_sparse_transformer.ipynb #1f03e59e
+# %% ../nbs/30_sparse_transformer.ipynb #d405746d
 import math
 from functools import partial
 from typing import NamedTuple
@@ -23,9 +23,11 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import or_masks
 from torch.utils.checkpoint import checkpoint
 
-from .attention import MultiHeadAttention, attention, span_mask, window
-from .blocks import (
-    Piece, fits_kernel, join, kernel_attention, pieces_attention, window_attention)
+from .attention import (
+    MultiHeadAttention, attention, open_rows, span_mask, window)
+from transformer_family.blocks import (
+    Piece, check_last, fits_kernel, join, kept_with, kernel_attention, pieces_attention,
+    window_attention)
 from .core import Output, check_sizes, check_tokens, configured, new_ax
 from .positions import check_length
 from .transformer import (
@@ -106,7 +108,7 @@ def _positions(x, l, front, t):
     x = x.unflatten(0, (-1,l)).transpose(1,2).flatten(1,2)
     return x[:, front:front+t]
 
-# %% ../nbs/30_sparse_transformer.ipynb #8cd46b17
+# %% ../nbs/30_sparse_transformer.ipynb #d65f18cb
 def column_attention(
     q:Tensor, # [N,t,k]
     k:Tensor, # [N,s,k]
@@ -115,12 +117,13 @@ def column_attention(
     near:int=0 # rows up to the nearest key: 1 leaves the own position out
 )->tuple: # y [N,t,k], lse [N,t,1]
     "Attention over `strided_column(l)`: causal attention on the transposed positions."
+    check_stride(l); check_last(q, k)
     t,front = q.size(1), (k.size(1) - q.size(1)) % l
     cols = _columns(q, l, front), _columns(k, l), _columns(v, l)
     parts = window_attention(*cols, cols[1].size(1), near)
     return tuple(_positions(x, l, front, t) for x in parts)
 
-# %% ../nbs/30_sparse_transformer.ipynb #d6708cc1
+# %% ../nbs/30_sparse_transformer.ipynb #e9df1038
 def block_attention(
     q:Tensor, # [N,t,k]
     k:Tensor, # [N,s,k]
@@ -128,6 +131,7 @@ def block_attention(
     l:int # stride
 )->tuple: # y [N,t,k], lse [N,t,1]
     "Attention over `fixed_block(l)`: causal attention inside each block."
+    check_stride(l); check_last(q, k)
     N,t,first = len(q), q.size(1), k.size(1) - q.size(1)
     front,skip = first % l, first // l * l
     rows = _rows(q, l, front), *(_rows(x[:,skip:], l) for x in (k, v))
@@ -150,7 +154,7 @@ def summary_pieces(
         elif j: out.append(Piece(i, i+l, 0, j, -math.inf))
     return out
 
-# %% ../nbs/30_sparse_transformer.ipynb #0a8c6949
+# %% ../nbs/30_sparse_transformer.ipynb #9526ef84
 def summary_attention(
     q:Tensor, # [N,t,k]
     k:Tensor, # [N,s,k]
@@ -160,6 +164,7 @@ def summary_attention(
     own:bool=True # those of the query's own block too?
 )->tuple: # y [N,t,k], lse [N,t,1]
     "Attention over `fixed_summary(l, c)`: to a gathered few of the keys."
+    check_stride(l, c); check_last(q, k)
     t,first = q.size(1), k.size(1) - q.size(1)
     front = first % l
     q = _rows(q, l, front)                                               # [N,blocks,l,k]
@@ -168,11 +173,12 @@ def summary_attention(
     parts = pieces_attention(q, k, v, pieces)
     return tuple(x[:,front:front+t] for x in parts)
 
-# %% ../nbs/30_sparse_transformer.ipynb #7d3d3243
+# %% ../nbs/30_sparse_transformer.ipynb #74399a9d
 class Part(NamedTuple):
     "Whom to attend to, and how it is computed."
     span:object # predicate
     attend:object # (q, k, v) -> y, lse
+    dense:int # up to so many keys the whole matrix is faster
 
 def _strided_both(q, k, v, l):
     return join(window_attention(q, k, v, l), column_attention(q, k, v, l, near=1))
@@ -180,45 +186,52 @@ def _strided_both(q, k, v, l):
 def _fixed_both(q, k, v, l, c):
     return join(block_attention(q, k, v, l), summary_attention(q, k, v, l, c, own=False))
 
-# %% ../nbs/30_sparse_transformer.ipynb #1842b04d
+# %% ../nbs/30_sparse_transformer.ipynb #ca09ad67
 def strided_parts(l, c=None):
     "Window, column, and both in one head."
-    return (Part(strided_local(l), partial(window_attention, n=l)),
-            Part(strided_column(l), partial(column_attention, l=l)),
-            Part(strided_span(l), partial(_strided_both, l=l)))
+    return (Part(strided_local(l), partial(window_attention, n=l), 256),
+            Part(strided_column(l), partial(column_attention, l=l), 128),
+            Part(strided_span(l), partial(_strided_both, l=l), 512))
 
 def fixed_parts(l, c):
     "Block, summaries, and both in one head."
-    return (Part(fixed_block(l), partial(block_attention, l=l)),
-            Part(fixed_summary(l, c), partial(summary_attention, l=l, c=c)),
-            Part(fixed_span(l, c), partial(_fixed_both, l=l, c=c)))
+    return (Part(fixed_block(l), partial(block_attention, l=l), 128),
+            Part(fixed_summary(l, c), partial(summary_attention, l=l, c=c), 256),
+            Part(fixed_span(l, c), partial(_fixed_both, l=l, c=c), 512))
 
 patterns = {'strided': strided_parts, 'fixed': fixed_parts}
 
-# %% ../nbs/30_sparse_transformer.ipynb #b09fceca
+# %% ../nbs/30_sparse_transformer.ipynb #73c3cb2d
 heads_ways = 'interleaved', 'merged', 'multihead'
 
 def check_pattern(pattern, heads, n_heads)->None:
     "Refuse patterns and ways to use them that are not there."
     for what,name,known in (('pattern', pattern, patterns), ('heads', heads, heads_ways)):
-        if name not in known:
+        if name not in [*known]:
             raise ValueError(f"{what} must be one of {', '.join(known)}; got {name!r}")
     if heads == 'multihead' and n_heads < 2:
         raise ValueError(f"heads='multihead' gives different heads different subsets and "
                          f"needs two or more, got n_heads={n_heads}: use 'merged'")
 
-# %% ../nbs/30_sparse_transformer.ipynb #95f3f81f
+# %% ../nbs/30_sparse_transformer.ipynb #044d41d4
 class SparseAttend:
     "Attention of some heads to one subset and of the others to another."
-    dense = 256                     # up to so many keys the dense form is no slower
     def __init__(self,
         n_heads:int,
-        *parts # Part; the heads are dealt out evenly, the first part takes the rest
+        *parts, # Part; the heads are dealt out evenly, the first part takes the rest
+        recipe=None # number of, and arguments to, `attends`, where it comes from
     ):
-        self.parts,few = parts, n_heads // len(parts)
+        self.parts,self.recipe,few = parts, recipe, n_heads // len(parts)
         self.shares = [n_heads - few*(len(parts)-1)] + [few]*(len(parts)-1)
 
-# %% ../nbs/30_sparse_transformer.ipynb #45f9f03a
+    def __getstate__(self):
+        return {k: v for k,v in vars(self).items() if k != 'parts' or not self.recipe}
+
+    def __setstate__(self, state):
+        vars(self).update(state)
+        if self.recipe: self.parts = attends(*self.recipe[1:])[self.recipe[0]].parts
+
+# %% ../nbs/30_sparse_transformer.ipynb #698e19ee
 @patch
 def span(self:SparseAttend, b, h, i, j):
     "Whom head `h` may attend to."
@@ -226,23 +239,34 @@ def span(self:SparseAttend, b, h, i, j):
     return torch.where(h < self.shares[0], first, second[0]) if second else first
 
 @patch
+def kept(self:SparseAttend, n, t, s, device)->tuple: # mask, empty rows; positions
+    "What is constant for part `n` and sizes: the open mask, or of one query the keys."
+    def _make():
+        mask = span_mask(self.parts[n].span, t, s)
+        if t == 1: return mask[0,0,0].nonzero()[:,0].to(device)
+        return [x.to(device) for x in open_rows(mask)]
+    return kept_with(self).once((n, t, s, device), _make)
+
+# %% ../nbs/30_sparse_transformer.ipynb #35785453
+@patch
+def one_part(self:SparseAttend, n, q, k, v): # [b,h,t,k] each, of the part's heads
+    "Part `n`: a single query, the whole matrix, or pieces."
+    part,t,s = self.parts[n], q.size(2), k.size(2)
+    if t == 1:
+        seen = self.kept(n, t, s, q.device)
+        return attention(q, k[:,:,seen], v[:,:,seen]) if len(seen) else 0*v[:,:,-1:]
+    if s > part.dense:
+        return part.attend(*(x.flatten(0,1) for x in (q, k, v)))[0].unflatten(0, q.shape[:2])
+    mask,none = self.kept(n, t, s, q.device)
+    return F.scaled_dot_product_attention(q, k, v, mask).masked_fill(none, 0.)
+
+@patch
 def in_parts(self:SparseAttend, q, k, v): # [b,h,t,k] each
     "Each part by its own algorithm."
     groups = zip(*(x.split(self.shares, 1) for x in (q, k, v)))
-    one = q.size(2) == 1
-    return torch.cat([_one_query(part.span, *g) if one else _by_heads(part, *g)
-                      for part,g in zip(self.parts, groups)], 1)             # [b,h,t,k]
+    return torch.cat([self.one_part(n, *g) for n,g in enumerate(groups)], 1)
 
-def _by_heads(part, *qkv): # [b,h,t,k] to [b,h,t,k]
-    y,_ = part.attend(*(x.flatten(0,1) for x in qkv))
-    return y.unflatten(0, qkv[0].shape[:2])
-
-def _one_query(span, q, k, v):
-    "The last position alone: only its keys are touched."
-    seen = span_mask(span, 1, k.size(2), device=k.device)[0,0,0].nonzero()[:,0]
-    return attention(q, k[:,:,seen], v[:,:,seen]) if len(seen) else 0*v[:,:,-1:]
-
-# %% ../nbs/30_sparse_transformer.ipynb #652fb829
+# %% ../nbs/30_sparse_transformer.ipynb #46b40832
 @patch
 def by_kernel(self:SparseAttend, q, k, v): # [b,h,t,k] each
     "All parts by FlexAttention."
@@ -255,13 +279,13 @@ def __call__(self:SparseAttend, q, k, v, span=None, bias=None, dropout_p=0.):
     if span is not None or bias is not None or dropout_p:
         raise ValueError("the pattern says whom to attend to: no further span or bias, "
                          "no dropout of weights (the paper drops in the residuals only)")
-    t,s = q.size(2), k.size(2)
+    check_last(q, k)
     if fits_kernel(q, v): return self.by_kernel(q, k, v)
-    if s <= self.dense or t == 1 and (q.is_cuda or torch.compiler.is_compiling()):
+    if q.size(2) == 1 and torch.compiler.is_compiling():     # picking would end the graph
         return attention(q, k, v, self.span)
     return self.in_parts(q, k, v)
 
-# %% ../nbs/30_sparse_transformer.ipynb #8dfc2116
+# %% ../nbs/30_sparse_transformer.ipynb #e6d6c952
 def attends(
     pattern:str, # 'strided' or 'fixed'
     heads:str, # 'interleaved', 'merged' or 'multihead'
@@ -273,7 +297,8 @@ def attends(
     check_stride(l, c); check_pattern(pattern, heads, n_heads)
     one,two,both = patterns[pattern](l, c)
     ways = dict(interleaved=[(one,), (two,)], merged=[(both,)], multihead=[(one,two)])
-    return [SparseAttend(n_heads, *parts) for parts in ways[heads]]
+    return [SparseAttend(n_heads, *parts, recipe=(n,pattern,heads,n_heads,l,c))
+            for n,parts in enumerate(ways[heads])]
 
 # %% ../nbs/30_sparse_transformer.ipynb #6618a0f2
 def sigmoid_gelu(x:Tensor)->Tensor:
@@ -357,15 +382,18 @@ class GridPositions(nn.Module):
         for W in reversed(self.W): x,i = x + W[i % len(W)], i // len(W)
         return x
 
-# %% ../nbs/30_sparse_transformer.ipynb #7c22ce4c
+# %% ../nbs/30_sparse_transformer.ipynb #6df09535
 def sparse_sizes(
     max_len:int,
     stride:int=None,
     summaries:int=None,
     grid=None
 )->tuple: # stride, summaries, grid
-    "What is not given, from what is: a stride of about √L, a quarter of it summaries."
-    l = max(1, round(math.sqrt(max_len))) if stride is None else stride
+    "What is not given: a stride of one row, or about √L, and a quarter of it summaries."
+    if grid is not None and not isinstance(grid, (tuple, list)):
+        raise ValueError(f"grid is a shape such as (rows, columns), got {grid!r}")
+    row = math.prod(grid[1:]) if grid else max(1, round(math.sqrt(max_len)))
+    l = row if stride is None else stride
     check_stride(l)
     if l > max_len:
         raise ValueError(f"stride must be in 1…{max_len} (max_len), got {l}")
@@ -373,7 +401,7 @@ def sparse_sizes(
     check_stride(l, c)
     return l, c, grid or (-(-max_len//l), l)
 
-# %% ../nbs/30_sparse_transformer.ipynb #7b465b2c
+# %% ../nbs/30_sparse_transformer.ipynb #5c4b0d6e
 class SparseTransformer(nn.Module):
     "Deep decoder-only Transformer with factorized attention (Child et al., 2019)."
     carries_past,loss_weights = False,{}
@@ -383,7 +411,7 @@ class SparseTransformer(nn.Module):
                  d_ff:int=None, dropout:float=0.,
                  max_len:int=None, # default: all of `grid`, or 512
                  pattern:str='strided', heads:str='interleaved', # 'fixed'; 'merged', …
-                 stride:int=None, summaries:int=None, # default: √max_len, stride / 4
+                 stride:int=None, summaries:int=None, # default: a row or √L; stride / 4
                  grid=None, # positions as a shape; default: rows of `stride`
                  out_std:float=.02, # of the output weight at the start; published: 0
                  **layer # recompute, wiring, d_head, d_value
