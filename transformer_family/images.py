@@ -173,7 +173,7 @@ def divides(
     whole = all(isinstance(n, int) and not isinstance(n, bool) for n in small)
     return whole and min(small) > 0 and not any(n%k for n,k in zip(large, small))
 
-# %% ../nbs/09_images.ipynb #fe3fdf37
+# %% ../nbs/09_images.ipynb #5ec6177d
 def shrink(
     images:Tensor, # [n,h,w] or [n,h,w,c], integers
     size # (height, width) that divide theirs
@@ -181,8 +181,8 @@ def shrink(
     "Pictures averaged over equal rectangles."
     n,h,w,*c = images.shape
     if not divides(size, (h,w)):
-        raise ValueError(f"pictures of {h}×{w} cannot be shrunk to {size!r}: give (height, "
-                         f"width) that divide these sides")
+        raise ValueError(f"pictures of {h}×{w} cannot be shrunk to {size!r}: give "
+                         f"(height, width) that divide these sides")
     a,b = size
     x = images.view(n, a, h//a, b, w//b, *c).float().mean((2,4))
     return x.round().to(images.dtype)
@@ -218,7 +218,7 @@ def batch_at(self:ImageLoader, indices)->tuple: # of tensors
     "The batch of the pictures at some indices."
     return self.batch(self.dataset.x[indices], self.dataset.y[indices])
 
-# %% ../nbs/09_images.ipynb #fb58f56d
+# %% ../nbs/09_images.ipynb #92dfdb8f
 def bits_per_dim(
     model:nn.Module,
     images:Images, # or pictures alone, for a model without classes
@@ -227,6 +227,7 @@ def bits_per_dim(
 )->float:
     "What each intensity costs, in bits, on average."
     parts = images if isinstance(images, tuple) else (images,)
+    parts = [p for p in parts if p is not None]                     # there are no classes
     batch,device = batch or unwrap(model).batch, next(model.parameters()).device
     total,n = 0., 0
     with evaluating(model):
@@ -237,7 +238,7 @@ def bits_per_dim(
             n += targets.numel()
     return total.item() / n / math.log(2)
 
-# %% ../nbs/09_images.ipynb #e3b6dedc
+# %% ../nbs/09_images.ipynb #2db78888
 def check_shades(
     images:Tensor, # [n,h,w] or [n,h,w,c]
     n_values:int
@@ -246,8 +247,8 @@ def check_shades(
     if n_values < 2: raise ValueError(f"shades are black and white at least, so n_values "
                                       f"is 2 or more; got {n_values}")
     if images.ndim not in (3,4) or not images.numel():
-        raise ValueError(f"a grid is made of pictures [n,h,w] or [n,h,w,c], one at least; "
-                         f"got shape {list(images.shape)}")
+        raise ValueError(f"a grid is made of pictures [n,h,w] or [n,h,w,c], one at "
+                         f"least; got shape {list(images.shape)}")
     lo,hi = (x.item() for x in images.aminmax())
     if not (lo >= 0 and hi <= n_values-1):
         raise ValueError(f"shades lie in 0…{n_values-1} here, got {lo} to {hi}: give the "
