@@ -1,14 +1,16 @@
 """What does attention in a neighbourhood save, and how fast are pictures generated?
 
 Time of attention proper (scores, mask, softmax, sum), forward and backward, for one picture of n × n pixels in three
-colours with 4 heads of 64, in the published blocks, against the same span as a mask on the full matrix. The contenders
-take turns in one process; a time is the median over the rounds. On CUDA FlexAttention under the same spans joins, its
+colours with 4 heads of 64, in the published blocks, against two that compute the full matrix: the 1D span as a mask
+('dense'), and full causal attention by PyTorch's kernel, which is given no mask and leaves out the future
+('is_causal'). The contenders take turns in one process; a time is the median over the rounds. On CUDA FlexAttention under the same spans joins, its
 block masks made beforehand. Generation: pictures of 28 × 28, value by value, with the cache; one of them also
 without."""
 import time
 from statistics import median
 
 import torch
+import torch.nn.functional as F
 
 from benchmarks.sparse import flex
 from transformer_family.attention import attention
@@ -24,9 +26,10 @@ def sync(device):
 
 
 def contenders(side, device):
-    "Attention over a picture: both patterns, the first of them on the full matrix, and on CUDA FlexAttention."
+    "Attention over a picture: both patterns, the first of them on the full matrix, full causal; FlexAttention on CUDA."
     local = {name: local_pattern(name, (side, side, 3)).to(device) for name in ('1d', '2d')}
-    dense = {'dense': lambda q, k, v: attention(q, k, v, local['1d'].span)}
+    dense = {'dense': lambda q, k, v: attention(q, k, v, local['1d'].span),
+             'is_causal': lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True)}
     kernels = {f'flex {name}': flex(x.span, 3*side*side) for name, x in local.items()} if device == 'cuda' else {}
     return {**local, **dense, **kernels}
 
@@ -69,8 +72,9 @@ def run(device):
     by_side = {side: attention_times(side, device) for side in SIDES}
     last = by_side[SIDES[-1]]
     ms = {name: {str(side): by_side[side][name] for side in SIDES} for name in last}
-    out = dict(heads=HEADS, d_head=D_HEAD, runs=RUNS, milliseconds_by_side=ms,
-               dense_over_1d_at_32=round(last['dense']/last['1d'], 2))
+    ratios = {f'{a}_over_{b}_at_{SIDES[-1]}': round(last[full]/last[b], 2)
+              for b in ('1d', '2d') for a, full in (('dense', 'dense'), ('causal', 'is_causal'))}
+    out = dict(heads=HEADS, d_head=D_HEAD, runs=RUNS, milliseconds_by_side=ms, **ratios)
     if device == 'cuda':
         out['of_flex'] = {name: round(last[name]/last[f'flex {name}'], 2) for name in ('1d', '2d')}
     return dict(out, generation=generation(device))

@@ -6,10 +6,11 @@ Docs: https://transformer-family.github.io/transformer_family/image_transformer.
 
 # %% auto #0
 __all__ = ['local_patterns', 'block_order', 'LocalAttention', 'LocalAttention1D', 'LocalAttention2D', 'plot_memory',
-           'local_pattern', 'ImagePast', 'check_stream', 'ImageTransformer', 'LocalDecoderLayer', 'LocalDecoder',
-           'ImageToImage', 'image_dls', 'image_learner', 'Given', 'sample_images', 'complete_images']
+           'local_pattern', 'ImagePast', 'check_stream', 'scores_part', 'ImageTransformer', 'classes_of',
+           'LocalDecoderLayer', 'LocalDecoder', 'source_size', 'ImageToImage', 'image_dls', 'image_learner', 'Given',
+           'with_source', 'sample_images', 'complete_images']
 
-# %% ../nbs/22_image_transformer.ipynb #fdf67eaa
+# %% ../nbs/22_image_transformer.ipynb #4284b223
 import math
 from typing import Any, NamedTuple
 
@@ -27,8 +28,8 @@ from .core import (
 from .data import Images
 from .generation import generate
 from transformer_family.images import (
-    Categorical, ImageLoader, PixelEmbedding, check_images, grid_positions, image_size,
-    shrink)
+    Categorical, ImageLoader, PixelEmbedding, check_images, divides, grid_positions,
+    image_size, shrink)
 from .positions import check_length
 from .training import BitsPerDim, FollowPairs, lm_learner, unwrap
 from .transformer import Decoder, DecoderLayer, Encoder
@@ -45,13 +46,13 @@ def block_order(
     number = r//B_r * -(-columns//B_c) + c//B_c            # of the block
     return ((number*B_r + r%B_r)*B_c + c%B_c).argsort()
 
-# %% ../nbs/22_image_transformer.ipynb #c0372583
+# %% ../nbs/22_image_transformer.ipynb #ae7377aa
 class LocalAttention(nn.Module):
     "Attention of query blocks to memory blocks; the base of both patterns."
     def __init__(self, size, order, queries, keys, starts):
         super().__init__()
         self.size,self.starts = size,starts     # starts: the first position of each block
-        self.columns = size.width*size.channels
+        self.columns,self.last = size.width*size.channels,(None,None)
         for name,x in dict(order=order, queries=queries, keys=keys).items():
             self.register_buffer(name, x, persistent=False)
         whole = in_blocks(queries, keys, len(order), len(order), self.span)
@@ -66,9 +67,13 @@ class LocalAttention(nn.Module):
         return q.masked_fill((q < first) | (q >= end), -1), k.masked_fill(k >= end, -1)
 
     def seen(self, i:int): # positions, or a slice of them
-        "What one query may see."
-        keys = self.keys[sum([x <= i for x in self.starts]) - 1]
-        return keys[(keys >= 0) & (keys <= i)]
+        "What one query may see; the layers of a step share the answer."
+        at,(when,seen) = (i, self.keys.device), self.last
+        if when == at: return seen
+        with torch.inference_mode(False):                  # it may serve training, too
+            keys = self.keys[sum([x <= i for x in self.starts]) - 1]
+            self.last = at, (seen := keys[(keys >= 0) & (keys <= i)])
+        return seen
 
 # %% ../nbs/22_image_transformer.ipynb #9f6f9242
 @patch
@@ -202,7 +207,7 @@ def plot_memory(
     ax.set(title=title, xticks=[], yticks=[]); ax.spines[:].set_visible(True)
     return ax
 
-# %% ../nbs/22_image_transformer.ipynb #807695bc
+# %% ../nbs/22_image_transformer.ipynb #8ba08ab8
 local_patterns = {'1d': LocalAttention1D, '2d': LocalAttention2D}
 
 def local_pattern(
@@ -212,7 +217,7 @@ def local_pattern(
     memory=None # before or around the block; default: as published
 )->LocalAttention:
     "Local attention of a kind, for a size of pictures."
-    if name not in local_patterns:
+    if not isinstance(name, str) or name not in local_patterns:
         raise ValueError(f"attention {name!r} is unknown: it is one of "
                          f"{', '.join(local_patterns)}")
     given = {k: n for k,n in dict(block=block, memory=memory).items() if n is not None}
@@ -242,7 +247,18 @@ def check_stream(
         raise ValueError(f"a picture's stream begins with its class, a token {n_values}…"
                          f"{n_values+n_classes-1}; got {int(tokens[:,0].min())}")
 
-# %% ../nbs/22_image_transformer.ipynb #b9f66945
+# %% ../nbs/22_image_transformer.ipynb #2aa9fbae
+def scores_part(
+    output, # Categorical or Logistics: called with d_model and n_values
+    d_model:int,
+    n_values:int
+)->nn.Module:
+    "The part that scores every value."
+    if callable(output): return output(d_model, n_values)
+    raise ValueError(f"output is what makes scores, the class Categorical or Logistics "
+                     f"itself; got {output!r}")
+
+# %% ../nbs/22_image_transformer.ipynb #6f73c78f
 class ImageTransformer(nn.Module):
     "Transformer with local attention over pictures (Parmar et al., 2018)."
     carries_past,loss_weights,exempt = False,{},frozenset()
@@ -262,7 +278,8 @@ class ImageTransformer(nn.Module):
         self.local = local_pattern(attention, size, block, memory)
         self.layers = self.stack(d_model, n_layers, n_heads, d_ff, dropout,
                                  attend=self.local, **layer)
-        self.out,self.dropout = output(d_model, vocab_size), nn.Dropout(dropout)
+        self.out = scores_part(output, d_model, vocab_size)
+        self.dropout = nn.Dropout(dropout)
         self.prepare(vocab_size, d_model, n_classes)
 
 # %% ../nbs/22_image_transformer.ipynb #87e41f3f
@@ -324,7 +341,25 @@ def forward(self:ImageTransformer,
     x,layers = self.layers(self.enter(tokens, start, y), layers)
     return self.end(x, start + tokens.size(1), layers, y)
 
-# %% ../nbs/22_image_transformer.ipynb #bba84adc
+# %% ../nbs/22_image_transformer.ipynb #acc41c28
+def classes_of(
+    y, # class of all pictures or of each
+    n:int, # pictures
+    n_classes:int
+)->Tensor: # [n]
+    "Classes as a tensor, checked."
+    try: x = torch.as_tensor(y)
+    except (TypeError, ValueError, RuntimeError): x = torch.tensor(.5)      # no integer
+    whole = not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
+    if not whole or x.shape not in ((), (1,), (n,)):
+        got = f'{y.dtype} of shape {[*y.shape]}' if isinstance(y, Tensor) else repr(y)
+        raise ValueError(f"classes are one integer for all pictures or one for each, {n} "
+                         f"here; got {got}")
+    if n and not 0 <= x.min() <= x.max() < n_classes:
+        raise ValueError(f"classes lie in 0…{n_classes-1}, got {x.tolist()}")
+    return x.long().expand(n)
+
+# %% ../nbs/22_image_transformer.ipynb #1e034a02
 @patch
 def start(self:ImageTransformer,
     n:int, # pictures
@@ -334,12 +369,10 @@ def start(self:ImageTransformer,
     if y is None: y = torch.arange(n) % (self.n_classes or 1)
     elif not self.n_classes:
         raise ValueError(f"this model has no classes to choose from, got {y!r}")
-    y = torch.as_tensor(y).expand(n)
-    if y.min() < 0 or y.max() >= (self.n_classes or 1):
-        raise ValueError(f"classes lie in 0…{self.n_classes-1}, got {y.tolist()}")
+    else: y = classes_of(y, n, self.n_classes)
     return self.n_values + y[:,None].to(self.local.order.device)
 
-# %% ../nbs/22_image_transformer.ipynb #2068b1ac
+# %% ../nbs/22_image_transformer.ipynb #382a998a
 @patch
 def to_stream(self:ImageTransformer,
     images:Tensor, # [n,h,w] or [n,h,w,c]
@@ -347,6 +380,9 @@ def to_stream(self:ImageTransformer,
 )->Tensor: # [n,1+L]
     "Start symbol and values of pictures, in the order of generation."
     check_images(images, self.size, self.n_values)
+    if self.n_classes and y is None:
+        raise ValueError(f"this model has {self.n_classes} classes and got pictures "
+                         f"without theirs: give y, one in 0…{self.n_classes-1} for each")
     x = images.flatten(1)[:,self.local.order.to(images.device)].long()
     start = self.start(len(x), y if self.n_classes else None)
     return torch.cat([start.to(x.device), x], 1)
@@ -371,7 +407,18 @@ class LocalDecoder(Decoder):
     "Decoder layers whose own attention is local."
     layer = LocalDecoderLayer
 
-# %% ../nbs/22_image_transformer.ipynb #43d3bced
+# %% ../nbs/22_image_transformer.ipynb #08d5f0bf
+def source_size(
+    source, # (height, width)
+    size # of the picture asked for: an `ImageSize`
+):
+    "The sides of a given picture, checked, with the same channels."
+    if divides(source, size[:2]): return image_size((*source, size.channels))
+    raise ValueError(f"source is (height, width) of the given picture, two integers that "
+                     f"divide {size.height} and {size.width}, the sides of the other; "
+                     f"got {source!r}")
+
+# %% ../nbs/22_image_transformer.ipynb #411cd494
 class ImageToImage(ImageTransformer):
     "A picture given another: encoder, and local decoder (Parmar et al., 2018)."
     stack,callbacks = LocalDecoder,()
@@ -383,9 +430,8 @@ class ImageToImage(ImageTransformer):
     ):
         super().__init__(vocab_size, d_model, n_layers, n_heads, d_ff, dropout, size,
                          **parts)
-        h,w = source
-        self.source = image_size((h, w, self.size.channels))
-        own = {k: parts[k] for k in ('wiring',) if k in parts}
+        self.source = source_size(source, self.size)
+        own = {k: parts[k] for k in ImageTransformer.layer_arguments if k in parts}
         self.encoder = Encoder(d_model, n_layers, n_heads, d_ff, dropout, **own)
         self.src_embed = PixelEmbedding(vocab_size, self.source.channels, d_model)
 
@@ -466,7 +512,28 @@ class Given(nn.Module):
         self.vocab_size,self.max_len = model.vocab_size,model.max_len
     def forward(self, tokens, past=None): return self.model(self.src, tokens, past)
 
-# %% ../nbs/22_image_transformer.ipynb #1bf646e1
+# %% ../nbs/22_image_transformer.ipynb #becc6563
+def with_source(
+    model:ImageTransformer,
+    source, # [n,h,w] or [n,h,w,c], for a picture given a picture
+    n:int # pictures to be made
+)->nn.Module:
+    "A model as `generate` takes it: its sources, if it needs some, filled in."
+    takes,name = getattr(model, 'source', None), type(model).__name__
+    if takes is None and source is None: return model
+    if takes is None:
+        raise ValueError(f"{name} is given no picture: leave source away, or use an "
+                         f"ImageToImage")
+    if source is None:
+        raise ValueError(f"{name} makes pictures from given ones: give source, {n} of "
+                         f"{takes.height}×{takes.width}")
+    check_images(source, takes, model.n_values)
+    if len(source) != n:
+        raise ValueError(f"every picture has a source of its own: got {len(source)} for "
+                         f"{n}")
+    return Given(model, source.flatten(1).long().to(model.local.order.device))
+
+# %% ../nbs/22_image_transformer.ipynb #29dac4c7
 def sample_images(
     model:ImageTransformer,
     n:int, # pictures
@@ -476,18 +543,16 @@ def sample_images(
 )->Tensor: # [n,h,w] or [n,h,w,c]
     "Pictures that the model thinks of, value by value in the order of generation."
     check_sizes(n=n); model = unwrap(model)
-    prompt,lm = model.start(n, y), model
-    if source is not None:
-        check_images(source, model.source, model.n_values)
-        lm = Given(model, source.flatten(1).long().to(prompt.device))
+    prompt,lm = model.start(n, y), with_source(model, source, n)
     return model.to_images(generate(lm, prompt, model.max_len, **kwargs)[:,1:])
 
-# %% ../nbs/22_image_transformer.ipynb #6a1c2056
+# %% ../nbs/22_image_transformer.ipynb #62b745da
 def complete_images(
     model:ImageTransformer,
     images:Tensor, # [n,h,w] or [n,h,w,c]
     known:int, # values that stay, from the first on in the order of generation
-    y=None, # [n], classes, for a model that has them
+    y=None, # class of all or of each, for a model that has them
+    source:Tensor=None, # [n,h,w] or [n,h,w,c], for a picture given a picture
     **kwargs # to `generate`: temperature, top_k, top_p, generator, cache
 )->Tensor: # like images
     "The rest of pictures of which the beginning is known."
@@ -495,4 +560,5 @@ def complete_images(
     if isinstance(known, bool) or not isinstance(known, int) or not 0 <= known <= L:
         raise ValueError(f"known is a number of values, 0…{L}; got {known!r}")
     prompt = model.to_stream(images, y)[:,:1+known]
-    return model.to_images(generate(model, prompt, L - known, **kwargs)[:,1:])
+    lm = with_source(model, source, len(images))
+    return model.to_images(generate(lm, prompt, L - known, **kwargs)[:,1:])

@@ -6,7 +6,8 @@ Docs: https://transformer-family.github.io/transformer_family/images.html.md"""
 
 # %% auto #0
 __all__ = ['ImageSize', 'image_size', 'check_images', 'grid_positions', 'PixelEmbedding', 'Categorical', 'bins', 'logistics',
-           'draw_logistics', 'Logistics', 'shrink', 'ImageLoader', 'bits_per_dim', 'image_grid', 'write_png_grid']
+           'draw_logistics', 'Logistics', 'divides', 'shrink', 'ImageLoader', 'bits_per_dim', 'check_shades',
+           'image_grid', 'write_png_grid']
 
 # %% ../nbs/09_images.ipynb #5ad5f15e
 import io
@@ -99,7 +100,10 @@ class PixelEmbedding(nn.Embedding):
 class Categorical(nn.Linear):
     "Scores of every value of an intensity (Parmar et al., 2018)."
 
-# %% ../nbs/09_images.ipynb #dddce9fb
+# %% ../nbs/09_images.ipynb #88ae4d5d
+def _wide(*xs): return [x.to(torch.promote_types(x.dtype, torch.float32)) for x in xs]
+
+# %% ../nbs/09_images.ipynb #3426ff3e
 def bins(n_values:int, like:Tensor)->tuple: # centres [v], half the width
     "Values as points of [-1, 1]."
     if n_values < 2: raise ValueError(f"a mixture needs 2 values or more, got {n_values}")
@@ -113,6 +117,7 @@ def logistics(
     n_values:int
 )->Tensor: # […,v], log P
     "Log-probability of every value (Salimans et al., 2017)."
+    log_pi,mu,log_s = _wide(log_pi, mu, log_s)
     (at,half),scale = bins(n_values, mu), (-log_s).exp()[...,None]           # […,m,1]
     edge = (at[1:] - half - mu[...,None]) * scale                            # […,m,v-1]
     width = (-torch.expm1(-2*half*scale)).log().expand(*mu.shape, n_values-2)
@@ -120,7 +125,7 @@ def logistics(
     logp = logp + F.pad(width, (1,1))                                        # […,m,v]
     return (log_pi[...,None] + logp).logsumexp(-2)
 
-# %% ../nbs/09_images.ipynb #cf2c226f
+# %% ../nbs/09_images.ipynb #c69f3134
 def draw_logistics(
     log_pi:Tensor, # […,m]
     mu:Tensor, # […,m]
@@ -129,6 +134,7 @@ def draw_logistics(
     generator=None # torch.Generator
 )->Tensor: # […], values
     "Draw from a mixture of logistic distributions."
+    log_pi,mu,log_s = _wide(log_pi, mu, log_s)
     shape = *mu.shape[:-1],1
     flat = log_pi.reshape(-1, mu.size(-1)).exp()
     i = torch.multinomial(flat, 1, generator=generator).view(shape)
@@ -137,12 +143,12 @@ def draw_logistics(
     x = mu + s*u.clamp(1e-7, 1-1e-7).logit()
     return ((x.clamp(-1, 1)[...,0] + 1)/2 * (n_values-1)).round().long()
 
-# %% ../nbs/09_images.ipynb #9c9c2439
+# %% ../nbs/09_images.ipynb #ce3abacd
 class Logistics(nn.Module):
     "A discretised mixture of logistics as scores of every value."
     def __init__(self, d_model:int, n_values:int, n_mixtures:int=10, least:float=-7.):
         super().__init__()
-        check_sizes(n_mixtures=n_mixtures)
+        check_sizes(n_mixtures=n_mixtures); bins(n_values, torch.empty(0))   # 2 or more
         self.n_values,self.least = n_values,least          # of log s
         self.W = nn.Linear(d_model, 3*n_mixtures)
         means = torch.linspace(-1, 1, n_mixtures)
@@ -150,20 +156,34 @@ class Logistics(nn.Module):
 
     def parameters_of(self, x:Tensor)->tuple: # three times [b,t,m]
         "log π, μ and log s at each position."
-        log_pi,mu,log_s = self.W(x).chunk(3, -1)
+        with torch.autocast(x.device.type, enabled=False):
+            x = F.linear(*_wide(x, self.W.weight, self.W.bias))
+        log_pi,mu,log_s = x.chunk(3, -1)
         return log_pi.log_softmax(-1), mu, log_s.clamp(min=self.least)
 
     def forward(self, x): return logistics(*self.parameters_of(x), self.n_values)
 
-# %% ../nbs/09_images.ipynb #05e9a4f3
+# %% ../nbs/09_images.ipynb #77c13723
+def divides(
+    small, # (height, width), or what is to be refused
+    large:tuple # (height, width)
+)->bool:
+    "Are these the sides of a picture that divide those of a larger one?"
+    if not isinstance(small, (tuple, list)) or len(small) != 2: return False
+    whole = all(isinstance(n, int) and not isinstance(n, bool) for n in small)
+    return whole and min(small) > 0 and not any(n%k for n,k in zip(large, small))
+
+# %% ../nbs/09_images.ipynb #5ec6177d
 def shrink(
     images:Tensor, # [n,h,w] or [n,h,w,c], integers
     size # (height, width) that divide theirs
 )->Tensor: # of that size
     "Pictures averaged over equal rectangles."
-    n,h,w,*c = images.shape; a,b = size
-    if h%a or w%b:
-        raise ValueError(f"{h}×{w} cannot be shrunk to {a}×{b}: sides must be multiples")
+    n,h,w,*c = images.shape
+    if not divides(size, (h,w)):
+        raise ValueError(f"pictures of {h}×{w} cannot be shrunk to {size!r}: give "
+                         f"(height, width) that divide these sides")
+    a,b = size
     x = images.view(n, a, h//a, b, w//b, *c).float().mean((2,4))
     return x.round().to(images.dtype)
 
@@ -198,7 +218,7 @@ def batch_at(self:ImageLoader, indices)->tuple: # of tensors
     "The batch of the pictures at some indices."
     return self.batch(self.dataset.x[indices], self.dataset.y[indices])
 
-# %% ../nbs/09_images.ipynb #fb58f56d
+# %% ../nbs/09_images.ipynb #92dfdb8f
 def bits_per_dim(
     model:nn.Module,
     images:Images, # or pictures alone, for a model without classes
@@ -207,6 +227,7 @@ def bits_per_dim(
 )->float:
     "What each intensity costs, in bits, on average."
     parts = images if isinstance(images, tuple) else (images,)
+    parts = [p for p in parts if p is not None]                     # there are no classes
     batch,device = batch or unwrap(model).batch, next(model.parameters()).device
     total,n = 0., 0
     with evaluating(model):
@@ -217,7 +238,23 @@ def bits_per_dim(
             n += targets.numel()
     return total.item() / n / math.log(2)
 
-# %% ../nbs/09_images.ipynb #a617b703
+# %% ../nbs/09_images.ipynb #2db78888
+def check_shades(
+    images:Tensor, # [n,h,w] or [n,h,w,c]
+    n_values:int
+)->None:
+    "Refuse what cannot be drawn in a number of shades."
+    if n_values < 2: raise ValueError(f"shades are black and white at least, so n_values "
+                                      f"is 2 or more; got {n_values}")
+    if images.ndim not in (3,4) or not images.numel():
+        raise ValueError(f"a grid is made of pictures [n,h,w] or [n,h,w,c], one at "
+                         f"least; got shape {list(images.shape)}")
+    lo,hi = (x.item() for x in images.aminmax())
+    if not (lo >= 0 and hi <= n_values-1):
+        raise ValueError(f"shades lie in 0…{n_values-1} here, got {lo} to {hi}: give the "
+                         f"n_values of the pictures")
+
+# %% ../nbs/09_images.ipynb #dbdf7e8e
 def image_grid(
     images:Tensor, # [n,h,w] or [n,h,w,c], from 0 on
     columns:int=None, # pictures in a row; default: as many as rows
@@ -226,6 +263,7 @@ def image_grid(
     gap:int=1 # pixels between pictures
 )->np.ndarray: # [H,W] or [H,W,3], uint8
     "Pictures side by side."
+    check_shades(images, n_values)
     x = images.cpu().numpy()
     if x.ndim == 4 and x.shape[-1] == 1: x = x[...,0]
     x = (x.astype(float)*255/(n_values-1)).round().astype(np.uint8)
