@@ -178,7 +178,7 @@ def refuse(
     for k in names:
         if run.get(k): raise ValueError(f"{who} no {k} to choose, got {run[k]!r}")
 
-# %% ../nbs/70_cli.ipynb #1a953e0d
+# %% ../nbs/70_cli.ipynb #23e014b8
 class TextRun:
     "A language model's run on a text."
     usual = {'cpu': dict(data='pydoc', steps=1400, batch_size=16, seq_len=128, lr=4e-3),
@@ -194,17 +194,25 @@ class TextRun:
     def size(self): return f"{len(self.data.train):,} characters of {self.run['data']}"
     def untrained(self, model): return bits_per_character(model, self.data.test)
 
-    def build(self, name, **args):
-        "The untrained model; one whose past has no end needs no longest context."
-        limited = 'max_len' in inspect.signature(models[name]).parameters
-        longest = dict(max_len=self.run['seq_len']) if limited else {}
-        return models[name](**{'wiring': PreNorm, **longest, **args})
+# %% ../nbs/70_cli.ipynb #03bfe0ba
+@patch
+def build(self:TextRun, name, **args):
+    "The untrained model; one whose past has no end needs no longest context."
+    limited = 'max_len' in inspect.signature(models[name]).parameters
+    length = self.run['seq_len']
+    longest = dict(max_len=length) if limited else {}
+    model = models[name](**{'wiring': PreNorm, **longest, **args})
+    if (room := getattr(model, 'max_len', None)) and room < length:
+        raise ValueError(f"the model has max_len={room}, but segments are {length} "
+                         f"long: give it more, or a smaller --seq-len")
+    return model
 
-    def loaders(self, device):
-        "The data as a Learner wants them."
-        r = self.run
-        return lm_dls(self.data, bs=r['batch_size'], seq_len=r['seq_len'], device=device,
-                      jitter=True, seed=r['seed'])
+@patch
+def loaders(self:TextRun, device):
+    "The data as a Learner wants them."
+    r = self.run
+    return lm_dls(self.data, bs=r['batch_size'], seq_len=r['seq_len'], device=device,
+                  jitter=True, seed=r['seed'])
 
 # %% ../nbs/70_cli.ipynb #f0a11f0e
 class PairsRun(TextRun):
@@ -459,7 +467,7 @@ def kind_of(
     raise ValueError(f"there is no model {model!r} to train; choose from "
                      f"{', '.join(known)}")
 
-# %% ../nbs/70_cli.ipynb #ff6b5efe
+# %% ../nbs/70_cli.ipynb #3f4db7b2
 def start_run(
     model, # name
     out, # folder, or None
@@ -475,12 +483,13 @@ def start_run(
     usual = kind.usual['cpu' if device.type == 'cpu' else 'cuda']
     given = {k: usual.get(k) if v is None else v for k,v in args.items()}
     given = {k: v for k,v in given.items() if v is not None} | dict(typed)
-    try: net = job.build(name, **given)
-    except (TypeError, AttributeError) as e:
-        raise ValueError(f"{name} cannot be built with {given}: {e}") from e
     run.update(name=name, fingerprint=job.fingerprint())
-    learn = make_learner(net, job, folder, device)
-    run['untrained'] = job.untrained(learn.model)
+    try:
+        net = job.build(name, **given)
+        learn = make_learner(net, job, folder, device)
+        run['untrained'] = job.untrained(learn.model)
+    except (TypeError, AttributeError) as e:
+        raise ValueError(f"{name} does not work with {given}: {e}") from e
     print(f'{name}: {count_params(net):,} parameters on {device}, {job.size()} to train '
           f'on')
     return learn, job
