@@ -304,3 +304,50 @@ def test_pictures(cwd):
     typed(cwd, 'tfam-train', 'image-transformer', '--by-class', '--out', 'told', *small)
     assert '2 pictures in c.png' in typed(cwd, 'tfam-generate', 'told', '--n', 2, '--y', 7, '--out', 'c.png')
     assert 'no classes to choose from' in typed(cwd, 'tfam-generate', run, '--y', 7, rc=1)
+
+
+def test_args_reach_the_model(cwd):
+    "Arguments without a flag of their own: in the config, kept by --resume, refused in a sentence."
+    sizes = '--steps 3 --d-model 16 --n-layers 1 --n-heads 2 --device cpu'.split()
+    text = [*sizes, '--seq-len', 32, '--batch-size', 4, '--data', 'book.txt']
+    typed(cwd, 'tfam-train', 'sparse-transformer', *text, '--out', 's',
+          '--args', 'pattern=fixed heads=merged stride=16')
+    args = json.loads((cwd / 's' / 'config.json').read_text())['args']
+    assert (args['pattern'], args['heads'], args['stride'], args['max_len']) == ('fixed', 'merged', 16, 32)
+    assert 'is finished' in typed(cwd, 'tfam-train', '--resume', 's', '--device', 'cpu')
+    assert typed(cwd, 'tfam-generate', 's', '--n', 5, '--prompt', 'wall').startswith('wall')
+    for bad, sentence in (('patern=fixed', 'did you mean pattern?'), ('fixed', 'NAME=VALUE'),
+                          ('wiring=os.system', 'not callable')):
+        err = typed(cwd, 'tfam-train', 'sparse-transformer', *text, '--args', bad, rc=1)
+        assert sentence in err and len(err.splitlines()) == 1
+    assert not (cwd / 'runs').exists()
+
+
+@pytest.mark.parametrize('given, kept', [
+    ('attention=2d', dict(attention='2d', block=None, memory=None)),
+    ('attention=2d block=(4,4) memory=(4,2) output=Logistics',
+     dict(attention='2d', block=[4, 4], memory=[4, 2], output={'part': 'images.Logistics'})),
+])
+def test_args_of_pictures(cwd, given, kept):
+    "Two dimensions take the place of the command's own blocks; a class is named."
+    sizes = '--steps 3 --d-model 16 --n-layers 1 --n-heads 2 --device cpu'.split()
+    typed(cwd, 'tfam-train', 'image-transformer', *sizes, '--out', 'r', '--args', given)
+    args = json.loads((cwd / 'r' / 'config.json').read_text())['args']
+    assert {k: args[k] for k in kept} == kept
+    assert 'is finished' in typed(cwd, 'tfam-train', '--resume', 'r', '--device', 'cpu')
+    assert '2 pictures' in typed(cwd, 'tfam-generate', 'r', '--n', 2)
+
+
+def test_a_part_with_arguments_is_loaded(tmp_path):
+    "A mixture of five, saved from Python, draws from a shell and has the same logits."
+    import torch
+    from functools import partial
+    from transformer_family.image_transformer import ImageTransformer
+    from transformer_family.images import Logistics
+    from transformer_family.training import load, save
+    model = ImageTransformer(17, 16, 1, 2, size=(4, 4), output=partial(Logistics, n_mixtures=5)).eval()
+    again, x = load(save(model, tmp_path / 'm')), model.start(2)
+    assert again.out.W.out_features == 15 and again.config['size'] == model.config['size'] == [4, 4]
+    with torch.no_grad():
+        assert again(x).logits.equal(model(x).logits)
+    assert '2 pictures' in typed(tmp_path, 'tfam-generate', 'm', '--n', 2, '--device', 'cpu')

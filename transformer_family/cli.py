@@ -6,12 +6,14 @@ Docs: https://transformer-family.github.io/transformer_family/cli.html.md"""
 
 # %% auto #0
 __all__ = ['MENDABLE', 'learned', 'at_prompt', 'sentence', 'one_sentence', 'tfam_models', 'number', 'settings', 'pick_device',
-           'new_folder', 'refuse', 'TextRun', 'PairsRun', 'ImageRun', 'check_same_data', 'make_learner', 'stop_gently',
-           'lines_for_bars', 'fit', 'figures', 'seeded', 'write_sample', 'write_plot', 'write_figure', 'show_spans',
-           'translation_figures', 'kind_of', 'start_run', 'continue_run', 'tfam_train', 'input_lines', 'draw_pictures',
-           'tfam_generate', 'evaluate_pairs', 'evaluate_pictures', 'tfam_eval']
+           'class_called', 'typed_value', 'typed_arguments', 'new_folder', 'refuse', 'TextRun', 'PairsRun', 'ImageRun',
+           'check_same_data', 'make_learner', 'stop_gently', 'lines_for_bars', 'fit', 'figures', 'seeded',
+           'write_sample', 'write_plot', 'write_figure', 'show_spans', 'translation_figures', 'kind_of', 'start_run',
+           'continue_run', 'tfam_train', 'input_lines', 'draw_pictures', 'tfam_generate', 'evaluate_pairs',
+           'evaluate_pictures', 'tfam_eval']
 
-# %% ../nbs/70_cli.ipynb #8b3ecc3c
+# %% ../nbs/70_cli.ipynb #3b92f230
+import ast
 import inspect
 import io
 import math
@@ -36,9 +38,9 @@ from .image_transformer import (
     ImageTransformer, image_dls, image_learner, sample_images)
 from .images import bits_per_dim, write_png_grid
 from .training import (Budget, Checkpoint, bits_per_character,
-                                         build_from, lm_learner, load, plot_history,
-                                         read_config, resume, seq2seq_learner,
-                                         write_atomic)
+                                         build_from, find_part, lm_learner, load,
+                                         plot_history, read_config, resume,
+                                         seq2seq_learner, write_atomic)
 from .transformer import PreNorm
 from .translation import (bits_per_token, bleu, exact_match,
                                             learn_vocabulary, pair_dls, read_vocabulary,
@@ -116,6 +118,42 @@ def pick_device(
                          f"--device out ({str(e).splitlines()[0]})") from e
     return device
 
+# %% ../nbs/70_cli.ipynb #e03ccaa6
+def class_called(
+    name:str # as it stands in a chapter
+):
+    "The public class of this package with a name; None: there is none."
+    ours = {n.removeprefix('transformer_family.'): m for n,m in sys.modules.items()
+            if n.startswith('transformer_family.') and name in getattr(m, '__all__', ())}
+    homes = [n for n,m in sorted(ours.items()) if isinstance(getattr(m, name), type)]
+    return find_part(f'{homes[0]}.{name}') if homes else None
+
+def typed_value(
+    word:str
+):
+    "A literal, a class or, failing both, the word itself."
+    try: return ast.literal_eval(word)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return class_called(word) or word
+
+# %% ../nbs/70_cli.ipynb #6872707f
+def typed_arguments(
+    text:str=None, # NAME=VALUE NAME=VALUE …
+    **flags # what has a flag of its own; None: not given
+)->dict: # name -> value
+    "Arguments of a model as one types them."
+    args = {}
+    for word in (text or '').split():
+        name,sign,value = word.partition('=')
+        name = name.replace('-','_')
+        if not (name and sign):
+            raise ValueError(f"--args takes NAME=VALUE, spaces between them and none "
+                             f"within, got {word!r}")
+        if name in args or flags.get(name) is not None:
+            raise ValueError(f"{name} is given twice, the second time as {value!r}")
+        args[name] = typed_value(value)
+    return args
+
 # %% ../nbs/70_cli.ipynb #92d5598d
 def new_folder(
     out, # asked for, or None
@@ -140,7 +178,7 @@ def refuse(
     for k in names:
         if run.get(k): raise ValueError(f"{who} no {k} to choose, got {run[k]!r}")
 
-# %% ../nbs/70_cli.ipynb #8aece562
+# %% ../nbs/70_cli.ipynb #23e014b8
 class TextRun:
     "A language model's run on a text."
     usual = {'cpu': dict(data='pydoc', steps=1400, batch_size=16, seq_len=128, lr=4e-3),
@@ -156,19 +194,27 @@ class TextRun:
     def size(self): return f"{len(self.data.train):,} characters of {self.run['data']}"
     def untrained(self, model): return bits_per_character(model, self.data.test)
 
-    def build(self, name, **args):
-        "The untrained model; one whose past has no end needs no longest context."
-        limited = 'max_len' in inspect.signature(models[name]).parameters
-        longest = dict(max_len=self.run['seq_len']) if limited else {}
-        return build(name, **longest, wiring=PreNorm, **args)
+# %% ../nbs/70_cli.ipynb #03bfe0ba
+@patch
+def build(self:TextRun, name, **args):
+    "The untrained model; one whose past has no end needs no longest context."
+    limited = 'max_len' in inspect.signature(models[name]).parameters
+    length = self.run['seq_len']
+    longest = dict(max_len=length) if limited else {}
+    model = models[name](**{'wiring': PreNorm, **longest, **args})
+    if (room := getattr(model, 'max_len', None)) and room < length:
+        raise ValueError(f"the model has max_len={room}, but segments are {length} "
+                         f"long: give it more, or a smaller --seq-len")
+    return model
 
-    def loaders(self, device):
-        "The data as a Learner wants them."
-        r = self.run
-        return lm_dls(self.data, bs=r['batch_size'], seq_len=r['seq_len'], device=device,
-                      jitter=True, seed=r['seed'])
+@patch
+def loaders(self:TextRun, device):
+    "The data as a Learner wants them."
+    r = self.run
+    return lm_dls(self.data, bs=r['batch_size'], seq_len=r['seq_len'], device=device,
+                  jitter=True, seed=r['seed'])
 
-# %% ../nbs/70_cli.ipynb #cad02b87
+# %% ../nbs/70_cli.ipynb #f0a11f0e
 class PairsRun(TextRun):
     "An encoder-decoder's run on pairs of sentences."
     usual = {'cpu': dict(data='scan', steps=3200, batch_size=64, lr=1e-3, d_model=128,
@@ -190,8 +236,8 @@ class PairsRun(TextRun):
     def untrained(self, model): return bits_per_token(model, self.vocab, self.data.test)
     def build(self, name, **args):
         doubt = {} if self.run['data'] != 'scan' else dict(dropout=0.)
-        return build(name, src_vocab=self.vocab.get_vocab_size(), wiring=PreNorm,
-                     max_len=self.run['seq_len'], **{**doubt, **args})
+        own = dict(src_vocab=self.vocab.get_vocab_size(), max_len=self.run['seq_len'])
+        return models[name](**{'wiring': PreNorm, **own, **doubt, **args})
 
 # %% ../nbs/70_cli.ipynb #4509dfec
 @patch
@@ -224,16 +270,17 @@ class ImageRun(TextRun):
     def untrained(self, model):
         return bits_per_dim(model, self.some(self.data.test, 1000))
 
-# %% ../nbs/70_cli.ipynb #1565317d
+# %% ../nbs/70_cli.ipynb #80295104
 @patch
 def build(self:ImageRun, name, **args):
     "The untrained model, of the pictures' size and number of shades."
     x,y = self.data.train
     size = list(x.shape[1:])
     columns = math.prod(size[1:])
-    classes = dict(n_classes=int(y.max()) + 1) if self.run.get('by_class') else {}
-    return build(name, vocab_size=int(x.max()) + 1, size=size, block=2*columns,
-                 memory=3*columns, wiring=PreNorm, **classes, **args)
+    own = dict(vocab_size=int(x.max()) + 1, size=size, wiring=PreNorm)
+    if self.run.get('by_class'): own['n_classes'] = int(y.max()) + 1
+    if args.get('attention', '1d') == '1d': own |= dict(block=2*columns, memory=3*columns)
+    return models[name](**{**own, **args})
 
 @patch
 def loaders(self:ImageRun, device):
@@ -420,13 +467,14 @@ def kind_of(
     raise ValueError(f"there is no model {model!r} to train; choose from "
                      f"{', '.join(known)}")
 
-# %% ../nbs/70_cli.ipynb #0694f399
+# %% ../nbs/70_cli.ipynb #3f4db7b2
 def start_run(
     model, # name
     out, # folder, or None
     device,
     args, # of the model; None: its default
-    run # what else the run is started with
+    run, # what else the run is started with
+    typed=() # further arguments of the model, from `typed_arguments`
 )->tuple: # Learner, TextRun
     "Begin a run with an untrained model."
     kind,name = kind_of(model),model.replace('-','_')
@@ -434,10 +482,14 @@ def start_run(
     torch.manual_seed(run['seed'])
     usual = kind.usual['cpu' if device.type == 'cpu' else 'cuda']
     given = {k: usual.get(k) if v is None else v for k,v in args.items()}
-    net = job.build(name, **{k: v for k,v in given.items() if v is not None})
+    given = {k: v for k,v in given.items() if v is not None} | dict(typed)
     run.update(name=name, fingerprint=job.fingerprint())
-    learn = make_learner(net, job, folder, device)
-    run['untrained'] = job.untrained(learn.model)
+    try:
+        net = job.build(name, **given)
+        learn = make_learner(net, job, folder, device)
+        run['untrained'] = job.untrained(learn.model)
+    except (TypeError, AttributeError) as e:
+        raise ValueError(f"{name} does not work with {given}: {e}") from e
     print(f'{name}: {count_params(net):,} parameters on {device}, {job.size()} to train '
           f'on')
     return learn, job
@@ -457,7 +509,7 @@ def continue_run(
     print(f'{folder} is resumed at step {resume(learn, folder)}')
     return learn, job
 
-# %% ../nbs/70_cli.ipynb #a3ee75ce
+# %% ../nbs/70_cli.ipynb #c70bab54
 @call_parse(pos=['model'])
 @one_sentence
 def tfam_train(
@@ -474,6 +526,7 @@ def tfam_train(
     n_heads:int=None, # Attention heads
     d_ff:int=None, # Inner size of the feed-forward layer
     dropout:float=None, # Dropout rate
+    args:str=None, # Further arguments of the model, as NAME=VALUE with spaces between
     lr:float=None, # Peak learning rate (default: 4e-3, or 1e-3 for pairs)
     seed:int=0, # Of parameters, data order and sample
     device:str=None, # cpu, cuda, … (default: CUDA if there is one)
@@ -488,9 +541,10 @@ def tfam_train(
         run = settings(usual, data=data, split=split, steps=steps, minutes=minutes,
                        batch_size=batch_size, seq_len=seq_len, by_class=by_class, lr=lr,
                        seed=seed)
-        args = dict(d_model=d_model, n_layers=n_layers, n_heads=n_heads, d_ff=d_ff,
-                    dropout=dropout)
-        learn,job = start_run(model, out, device, args, run)
+        sizes = dict(d_model=d_model, n_layers=n_layers, n_heads=n_heads, d_ff=d_ff,
+                     dropout=dropout)
+        typed = typed_arguments(args, **sizes)
+        learn,job = start_run(model, out, device, sizes, run, typed)
     if learn.budget.spent >= 1: return print(f'{resume} is finished; nothing to do')
     fit(learn, job.unit)
     job.report(learn)

@@ -90,7 +90,11 @@ def _bind(init, self, args, kwargs):
     if missing: refuse(f"needs {', '.join(missing)}")
     return bound
 
-# %% ../nbs/00_core.ipynb #14b203c0
+# %% ../nbs/00_core.ipynb #35db0312
+def _lists(x):
+    "Plain tuples as lists, as json gives them back."
+    return [_lists(v) for v in x] if type(x) in (tuple, list) else x
+
 def configured(
     init # a model's `__init__`
 ):
@@ -103,6 +107,7 @@ def configured(
         bound.apply_defaults()
         config = dict(list(bound.arguments.items())[1:])
         config.update(config.pop(extra, {}))
+        config = {k: _lists(v) for k,v in config.items()}
         self.__dict__.setdefault('config', config)  # a subclass that called first wins
         init(self, *args, **kwargs)
     return _init

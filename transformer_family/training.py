@@ -13,7 +13,7 @@ __all__ = ['COLUMNS', 'BitsPerCharacter', 'BitsPerDim', 'BitsPerToken', 'Perplex
            'training_state', 'restore_state', 'Checkpoint', 'check_finite', 'to_csv', 'read_history', 'resume',
            'plot_history', 'windows', 'evaluating', 'bits_per_character']
 
-# %% ../nbs/05_training.ipynb #76759f4f
+# %% ../nbs/05_training.ipynb #5517aa8e
 import hashlib
 import importlib
 import json
@@ -21,6 +21,7 @@ import math
 import os
 import time
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -388,13 +389,14 @@ def read_tensors(
                          f"again")
     return tensors, json.loads(meta.get('metadata', '{}'))
 
-# %% ../nbs/05_training.ipynb #3e9948e0
+# %% ../nbs/05_training.ipynb #b6672890
 def part_name(
     part # class or function of this package
 )->str: # 'module.Name'
     "How a config refers to a part."
-    module,name = part.__module__, part.__qualname__
-    if not module.startswith('transformer_family.') or '<' in name:
+    kind = f'{type(part).__name__} object'
+    module,name = part.__module__ or '', getattr(part, '__qualname__', kind)
+    if not (module.startswith('transformer_family.') and name.isidentifier()):
         raise ValueError(f"{module}.{name} is no named part of transformer_family, so a "
                          f"config cannot refer to it; save it with your own code, and "
                          f"load with `model=`")
@@ -409,17 +411,36 @@ def find_part(
     try:
         if not all(s.isidentifier() for s in name.split('.')): raise ValueError(name)
         part = getattr(importlib.import_module(full), attr)
-    except (ImportError, AttributeError, ValueError, TypeError):
-        part = None
+    except (ImportError, AttributeError, ValueError, TypeError): part = None
     if not callable(part) or getattr(part, '__module__', '') != full:
         raise ValueError(f"the config names {name!r}, which this version of "
                          f"transformer_family does not have")
     return part
 
-# %% ../nbs/05_training.ipynb #6839d084
-def _encode(x): return {'part': part_name(x)} if callable(x) else x
-def _decode(x): return find_part(x['part']) if isinstance(x, dict) and 'part' in x else x
+# %% ../nbs/05_training.ipynb #b3a3d6af
+def _encode(x):
+    "What json cannot write: a class or function, or a `partial` of one."
+    if not callable(x):
+        raise ValueError(f"a config cannot hold a {type(x).__name__}: give numbers, "
+                         f"strings, lists, classes or functions")
+    if not isinstance(x, partial): return {'part': part_name(x)}
+    if x.args:
+        raise ValueError(f"a config cannot hold a partial {part_name(x.func)} with "
+                         f"positional arguments, got {x.args}: give them by name")
+    return {'part': part_name(x.func), 'with': x.keywords}
 
+def _decode(x):
+    "What `_encode` wrote."
+    if isinstance(x, list): return [_decode(v) for v in x]
+    if not (isinstance(x, dict) and 'part' in x): return x
+    part,given = find_part(x['part']), x.get('with')
+    if given is None: return part
+    if not isinstance(given, dict):
+        raise ValueError(f"the config gives {x['part']} {given!r}, expected arguments "
+                         f"by name")
+    return partial(part, **{k: _decode(v) for k,v in given.items()})
+
+# %% ../nbs/05_training.ipynb #e4d5f870
 def save(
     learn_or_model, # Learner or model
     folder, # made if need be
@@ -430,10 +451,10 @@ def save(
     if not hasattr(model, 'config'):
         raise ValueError(f"{type(model).__name__} does not keep its arguments: decorate "
                          f"its __init__ with `core.configured`")
-    args = {k: _encode(v) for k,v in model.config.items()}
-    config = dict(model=part_name(type(model)), args=args, **extra)
+    config = dict(model=part_name(type(model)), args=model.config, **extra)
+    text = json.dumps(config, indent=2, default=_encode) + '\n'
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder/'config.json', json.dumps(config, indent=2) + '\n')
+    write_atomic(folder/'config.json', text)
     write_tensors(folder/'model.safetensors', weights(model))
     return folder
 
