@@ -3,9 +3,9 @@
 Time of attention proper (scores, mask, softmax, sum), forward and backward, for one picture of n × n pixels in three
 colours with 4 heads of 64, in the published blocks, against two that compute the full matrix: the 1D span as a mask
 ('dense'), and full causal attention by PyTorch's kernel, which is given no mask and leaves out the future
-('is_causal'). The contenders take turns in one process; a time is the median over the rounds. On CUDA FlexAttention under the same spans joins, its
-block masks made beforehand. Generation: pictures of 28 × 28, value by value, with the cache; one of them also
-without."""
+('is_causal'). The contenders take turns in one process; a time is the median over the rounds. On CUDA FlexAttention
+under the same spans joins, its block masks made beforehand. Generation: pictures of 28 × 28, value by value, with the
+cache; one of them also without."""
 import time
 from statistics import median
 

@@ -340,8 +340,10 @@ def test_args_of_pictures(cwd, given, kept):
 
 def test_a_part_with_arguments_is_loaded(tmp_path):
     "A mixture of five, saved from Python, draws from a shell and has the same logits."
-    import torch
     from functools import partial
+
+    import torch
+
     from transformer_family.image_transformer import ImageTransformer
     from transformer_family.images import Logistics
     from transformer_family.training import load, save

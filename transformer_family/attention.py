@@ -278,7 +278,7 @@ def block_mask(
     moved = lambda b,h,i,j: span(b, h, i + (s-t), j)     # also: a method is not accepted
     return create_block_mask(moved, batch, n_heads, t, s, device=device)
 
-# %% ../nbs/01_attention.ipynb #89d08fac
+# %% ../nbs/01_attention.ipynb #d26ecc57
 def _flex_anew():
     "`flex_attention` as a function that shares its compiled variants with no other."
     from torch.nn.attention.flex_attention import flex_attention
@@ -292,7 +292,8 @@ def _shared_kernel(): return torch.compile(_flex_anew(), dynamic=False)
 
 def _kernel(block):
     "The compiled kernel of a block mask, kept on it."
-    if not hasattr(block, 'kernel'): block.kernel = torch.compile(_flex_anew(), dynamic=False)
+    if not hasattr(block, 'kernel'):
+        block.kernel = torch.compile(_flex_anew(), dynamic=False)
     return block.kernel
 
 # %% ../nbs/01_attention.ipynb #aa4ab629

@@ -191,7 +191,7 @@ class _Pieces(torch.autograd.Function):
         ctx.scale,ctx.pieces,ctx.kept = scale,pieces,kept
         return y, lse
 
-# %% ../nbs/08_blocks.ipynb #23d2a386
+# %% ../nbs/08_blocks.ipynb #6c63792f
 def _backward(ctx, g, glse):
     "Gradients of queries, keys and values (the equation above)."
     q,k,v,y,lse = ctx.saved_tensors
@@ -210,7 +210,8 @@ def _backward(ctx, g, glse):
 
 def _exact_backward(ctx, *grads):
     "In the scores' own precision, whatever autocast would like where it is called."
-    with torch.autocast(grads[0].device.type, enabled=False): return _backward(ctx, *grads)
+    with torch.autocast(grads[0].device.type, enabled=False):
+        return _backward(ctx, *grads)
 
 _Pieces.backward = staticmethod(_exact_backward)
 

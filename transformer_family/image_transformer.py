@@ -282,7 +282,7 @@ class ImageTransformer(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.prepare(vocab_size, d_model, n_classes)
 
-# %% ../nbs/22_image_transformer.ipynb #87e41f3f
+# %% ../nbs/22_image_transformer.ipynb #77afae9d
 @patch
 def prepare(self:ImageTransformer, n_values, d_model, n_classes):
     "Embeddings, and the sizes that follow from the arguments."
@@ -296,8 +296,6 @@ def prepare(self:ImageTransformer, n_values, d_model, n_classes):
         nn.init.normal_(self.classes.weight, std=d_model**-.5)    # as loud as a value
     channel = self.local.order.roll(1) % self.local.columns % self.size.channels
     self.register_buffer('channel_before', channel, persistent=False)
-    lists = {k: list(v) for k,v in self.config.items() if isinstance(v, tuple)}
-    self.config = {**self.config, **lists}                # as json gives it back
 
 # %% ../nbs/22_image_transformer.ipynb #e31bbd87
 @patch

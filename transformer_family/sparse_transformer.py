@@ -247,7 +247,7 @@ def kept(self:SparseAttend, n, t, s, device)->tuple: # mask, empty rows; positio
         return [x.to(device) for x in open_rows(mask)]
     return kept_with(self).once((n, t, s, device), _make)
 
-# %% ../nbs/30_sparse_transformer.ipynb #35785453
+# %% ../nbs/30_sparse_transformer.ipynb #0ba9f619
 @patch
 def one_part(self:SparseAttend, n, q, k, v): # [b,h,t,k] each, of the part's heads
     "Part `n`: a single query, the whole matrix, or pieces."
@@ -256,7 +256,8 @@ def one_part(self:SparseAttend, n, q, k, v): # [b,h,t,k] each, of the part's hea
         seen = self.kept(n, t, s, q.device)
         return attention(q, k[:,:,seen], v[:,:,seen]) if len(seen) else 0*v[:,:,-1:]
     if s > part.dense:
-        return part.attend(*(x.flatten(0,1) for x in (q, k, v)))[0].unflatten(0, q.shape[:2])
+        y,_ = part.attend(*(x.flatten(0,1) for x in (q, k, v)))
+        return y.unflatten(0, q.shape[:2])
     mask,none = self.kept(n, t, s, q.device)
     return F.scaled_dot_product_attention(q, k, v, mask).masked_fill(none, 0.)
 
