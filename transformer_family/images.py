@@ -203,7 +203,7 @@ class ImageLoader(PairLoader):
         self.dataset,self.batch = images,batch
         self.config = {**self.config, 'batch': batch}
 
-# %% ../nbs/09_images.ipynb #ea788227
+# %% ../nbs/09_images.ipynb #f4a6e53d
 @patch
 def plan(self:ImageLoader, p:int)->tuple: # of tensors of indices
     "The batches of pass `p`."
@@ -216,7 +216,8 @@ def plan(self:ImageLoader, p:int)->tuple: # of tensors of indices
 @patch
 def batch_at(self:ImageLoader, indices)->tuple: # of tensors
     "The batch of the pictures at some indices."
-    return self.batch(self.dataset.x[indices], self.dataset.y[indices])
+    x,y = self.dataset
+    return self.batch(x[indices], None if y is None else y[indices])
 
 # %% ../nbs/09_images.ipynb #92dfdb8f
 def bits_per_dim(
