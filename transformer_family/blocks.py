@@ -254,12 +254,11 @@ def join(
     lse = torch.stack(lses).logsumexp(0)
     return sum(y * (l - lse).exp() for y,l in parts).to(ys[0].dtype), lse
 
-# %% ../nbs/08_blocks.ipynb #8fdb0997
+# %% ../nbs/08_blocks.ipynb #2874728b
 class Kept(dict):
     "A few things worked out for an object; copies begin empty."
     def once(self, key, make):
         "`make()`, or what it gave before."
-        if torch.compiler.is_compiling(): return make()
         if key not in self:
             if len(self) >= 16: self.clear()                 # sizes that keep changing
             self[key] = make()
@@ -269,12 +268,15 @@ class Kept(dict):
     def __reduce__(self): return Kept, ()
 
 def kept_with(
-    owner # function, or object with attributes
-)->Kept:
-    "What was worked out for it."
-    return vars(owner).setdefault('_kept', Kept())
+    owner, # function, or object with attributes
+    key, # what `make` depends on, besides the owner
+    make # called without arguments
+):
+    "`make()`, or what it gave before for this owner and key."
+    if torch.compiler.is_compiling(): return make()
+    return vars(owner).setdefault('_kept', Kept()).once(key, make)
 
-# %% ../nbs/08_blocks.ipynb #e859a0a6
+# %% ../nbs/08_blocks.ipynb #10010e4c
 def _filled_mask(span, t, s, n_heads, device):
     "The block mask of a span that does not look ahead."
     b = h = torch.zeros(1, dtype=torch.long, device=device)
@@ -298,8 +300,8 @@ def kernel_attention(
     t,more = q.size(2), -q.size(2) % 128
     if more: q,k,v = (F.pad(x, (0,0,0,more)) for x in (q,k,v))
     sizes = q.size(2), k.size(2), n_heads, q.device
-    kept = kept_with(getattr(span, '__self__', span))
-    mask = kept.once(sizes, lambda: _filled_mask(span, *sizes))
+    owner = getattr(span, '__self__', span)
+    mask = kept_with(owner, sizes, lambda: _filled_mask(span, *sizes))
     return flex_attend(q, k, v, mask, None, scale)[:,:,:t]
 
 # %% ../nbs/08_blocks.ipynb #b7365320

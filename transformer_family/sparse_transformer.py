@@ -231,7 +231,7 @@ class SparseAttend:
         vars(self).update(state)
         if self.recipe: self.parts = attends(*self.recipe[1:])[self.recipe[0]].parts
 
-# %% ../nbs/30_sparse_transformer.ipynb #698e19ee
+# %% ../nbs/30_sparse_transformer.ipynb #9a8617af
 @patch
 def span(self:SparseAttend, b, h, i, j):
     "Whom head `h` may attend to."
@@ -245,7 +245,7 @@ def kept(self:SparseAttend, n, t, s, device)->tuple: # mask, empty rows; positio
         mask = span_mask(self.parts[n].span, t, s)
         if t == 1: return mask[0,0,0].nonzero()[:,0].to(device)
         return [x.to(device) for x in open_rows(mask)]
-    return kept_with(self).once((n, t, s, device), _make)
+    return kept_with(self, (n, t, s, device), _make)
 
 # %% ../nbs/30_sparse_transformer.ipynb #0ba9f619
 @patch
