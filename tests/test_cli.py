@@ -20,7 +20,8 @@ TEXT = ''.join(f'{i} green bottles hanging on the wall, and the wall said {i * i
 
 def start(cwd, name, *args):
     "Start an installed console script, as a shell would."
-    env = dict(os.environ, OMP_NUM_THREADS='1', PYTHONUNBUFFERED='1', PYTHONWARNINGS='ignore')
+    env = dict(os.environ, OMP_NUM_THREADS='1', PYTHONUNBUFFERED='1')
+    env.pop('PYTHONWARNINGS', None)            # what a user sees
     return subprocess.Popen([str(BIN/name), *map(str, args)], cwd=cwd, env=env, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 

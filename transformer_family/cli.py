@@ -12,6 +12,12 @@ __all__ = ['MENDABLE', 'learned', 'at_prompt', 'sentence', 'one_sentence', 'tfam
            'continue_run', 'tfam_train', 'input_lines', 'draw_pictures', 'tfam_generate', 'evaluate_pairs',
            'evaluate_pictures', 'tfam_eval']
 
+# %% ../nbs/70_cli.ipynb #61570a6f
+import warnings
+with warnings.catch_warnings():           # of what fastai imports; a user cannot help it
+    warnings.simplefilter('ignore', FutureWarning)
+    import fastai.basics
+
 # %% ../nbs/70_cli.ipynb #3b92f230
 import ast
 import inspect
