@@ -293,7 +293,7 @@ def shown_code(page):
 def definitions(cell):
     "The functions and classes that a cell defines, patched methods with their class."
     for tree in ast.parse(joined(cell['source'])).body:
-        if isinstance(tree, (ast.FunctionDef, ast.ClassDef)):
+        if isinstance(tree, (ast.FunctionDef, ast.ClassDef)) and '.setter' not in ast.unparse(tree):
             patched = isinstance(tree, ast.FunctionDef) and 'patch' in ''.join(map(ast.unparse, tree.decorator_list))
             yield (f'{ast.unparse(tree.args.args[0].annotation)}.' if patched else '') + tree.name
 
