@@ -152,8 +152,10 @@ def anchors_first(cells):
         else:
             out += [c, *anchors] if 'exports' in getattr(c, 'directives_', ()) else [*anchors, c]
             anchors = []
-    name = lambda c: hasattr(c, 'has_sd') and c.source.lower()
-    return [c for c in reversed(out + anchors) if not name(c) or not (name(c) in seen or seen.add(name(c)))]
+    for c in reversed(out + anchors):
+        if not hasattr(c, 'has_sd') or c.source.lower() not in seen:
+            yield c
+        seen.add(c.source.lower())
 
 
 def own_anchor(text, taken):
@@ -171,7 +173,7 @@ class Folds(Processor):
         self.helpers,self.others = helpers_of(nb.cells), set(imported(nb.cells))     # hidden cells are still there
 
     def begin(self):
-        self.nb.cells = anchors_first(self.nb.cells)
+        self.nb.cells = list(anchors_first(self.nb.cells))
         cells = [c for c in self.nb.cells if is_shown(c)]
         exported = [c for c in cells if 'exports' in c.directives_]
         cells = [c for c in cells if c not in exported]
@@ -190,7 +192,7 @@ class Folds(Processor):
             fold(cell, f'Tests: {self.shows(cell)}')
 
     def shows(self, cell):
-        "What a cell of assertions shows: the comment that opens it, what it tests, or the heading that it stands under."
+        "What a cell of assertions shows: the comment that opens it, what it tests, or the heading above."
         comment = re.match(r'(?:#\|.*\n|\s)*#(?!\|)(.+)', cell.source)
         return comment and plain(comment[1]) or ', '.join(tested(cell, self.own, self.others)) or self.heading
 
