@@ -53,12 +53,13 @@ class PositionedEncoder(Encoder):
 
     def forward(self, x, past=None, **context):
         check_past(past, len(self.layers))
-        states,kept = [],[]
-        for layer,p in zip(self.layers, past or [None]*len(self.layers)):
+        pasts,states,left = past or [None]*len(self.layers), [], []
+        context = self.resolved(x, pasts[0], context)
+        for layer,p in zip(self.layers, pasts):
             x,p = layer(x, p, **context)
             states.append(x)
-            kept.append(p)
-        return states, tuple(kept)
+            left.append(p)
+        return states, tuple(left)
 
 # %% ../nbs/10_character_transformer.ipynb #f4b776f8
 def ahead_loss(
@@ -157,7 +158,7 @@ def forward(self:CharacterTransformer,
     "Scores of the token after each position; in training also the auxiliary losses."
     check_tokens(tokens, self.vocab_size)
     check_targets(targets, tokens)
-    start,layers = (past.position, past.layers) if past else (0, None)
+    start,layers,_ = past or Past(0, None)             # a plain tuple will do
     x = self.embed(tokens.long())                                        # [b,t,d]
     states,layers = self.layers(x, layers, span=causal, start=start)
     asked = self.training and targets is not None

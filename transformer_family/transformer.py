@@ -17,7 +17,7 @@ from fastcore.basics import patch
 from torch import Tensor, nn
 
 from .attention import (
-    MultiHeadAttention, causal, key_padding)
+    KV, MultiHeadAttention, causal, key_padding, resolve)
 from .core import (
     Output, check_rate, check_sizes, check_tokens, configured)
 from .positions import SinusoidalPositions
@@ -113,17 +113,39 @@ class Encoder(nn.Module):
     ):
         super().__init__()
         check_sizes(d_model=d_model, n_layers=n_layers, d_ff=d_ff)
+        self.n_heads = n_heads
         args = d_model, n_heads, d_ff or 4*d_model, dropout, wiring
         self.layers = nn.ModuleList([self.layer(*args, **parts) for _ in range(n_layers)])
         self.norm = nn.LayerNorm(d_model) if wiring.final_norm else nn.Identity()
 
-    def forward(self, x, past=None, **spans):
-        check_past(past, len(self.layers))
-        kept = []
-        for layer,p in zip(self.layers, past or [None]*len(self.layers)):
-            x,p = layer(x, p, **spans)
-            kept.append(p)
-        return self.norm(x), tuple(kept)
+# %% ../nbs/03_transformer.ipynb #0bff5234
+@patch
+def resolved(self:Encoder,
+    x:Tensor, # [b,t,d]
+    past, # of the first layer
+    spans:dict # keywords of the layers
+)->dict:
+    "The keywords of the layers, their span as a mask that is worked out once."
+    span = spans.get('span')
+    if not callable(span) or not isinstance(past, (KV, type(None))): return spans
+    s = x.size(1) + (0 if past is None else past.k.size(-2))
+    span = resolve(span, x.size(1), s, self.n_heads, x.size(0), x.device)
+    return {**spans, 'span': span}
+
+@patch
+def forward(self:Encoder,
+    x:Tensor, # [b,t,d]
+    past=None, # what each layer left
+    **spans # and whatever else goes to every layer
+)->tuple: # [b,t,d], past
+    "Every layer in turn."
+    check_past(past, len(self.layers))
+    pasts,left = past or [None]*len(self.layers), []
+    spans = self.resolved(x, pasts[0], spans)
+    for layer,p in zip(self.layers, pasts):
+        x,p = layer(x, p, **spans)
+        left.append(p)
+    return self.norm(x), tuple(left)
 
 # %% ../nbs/03_transformer.ipynb #dfa862a1
 def check_past(
@@ -138,6 +160,10 @@ def check_past(
 class Decoder(Encoder):
     "N decoder layers (Vaswani et al., 3.1)."
     layer = DecoderLayer
+
+    def resolved(self, x, past, spans):
+        "The same for the layers' own past; `context_span` comes as a mask, or None."
+        return super().resolved(x, past and past[0], {'span': causal, **spans})
 
 # %% ../nbs/03_transformer.ipynb #14f8c82a
 class TiedEmbedding(nn.Embedding):
@@ -181,9 +207,9 @@ def forward(self:TransformerLM,
 )->Output: # logits [b,t,v]
     "Scores of the token after each position."
     check_tokens(tokens, self.vocab_size)
-    start = past.position if past else 0
+    start,layers,_ = past or Past(0, None)             # a plain tuple will do
     x = self.dropout(self.positions(self.embed(tokens), start))          # [b,t,d]
-    x,layers = self.layers(x, past.layers if past else None, span=causal)
+    x,layers = self.layers(x, layers, span=causal)
     past = None if self.training else Past(start + tokens.size(1), layers)
     return Output(self.embed.logits(x), past, {})
 
