@@ -7,19 +7,19 @@ Docs: https://transformer-family.github.io/transformer_family/attention.html.md"
 # %% auto #0
 __all__ = ['full', 'causal', 'masks', 'kernels', 'Span', 'both', 'either', 'window', 'key_padding', 'grid', 'span_mask',
            'shift_span', 'plot_span', 'dense_mask', 'exactly', 'attention_weights', 'open_rows', 'attention', 'KV',
-           'extend', 'split_heads', 'merge_heads', 'MultiHeadAttention', 'in_pieces', 'Store', 'resolve', 'block_mask',
-           'flex_attend', 'kernel_attention', 'fits_kernel', 'plot_attention']
+           'extend', 'split_heads', 'merge_heads', 'MultiHeadAttention', 'in_pieces', 'plot_attention', 'Store',
+           'resolve', 'block_mask', 'flex_attend', 'kernel_attention', 'fits_kernel']
 
 # %% ../nbs/01_attention.ipynb #29c710dc
 import contextlib
 import math
+import weakref
 from collections import OrderedDict
 from copy import copy
 from dataclasses import dataclass, fields
 from threading import RLock
 from types import FunctionType
 from typing import NamedTuple
-from weakref import ref
 
 import torch
 import torch.nn.functional as F
@@ -137,7 +137,7 @@ def plot_span(
     ax=None, # drawn on, if given
     title:str=''
 ):
-    "Draw whom each query may attend to."
+    "Draw which keys each query may attend to."
     ax = new_ax(ax, (2.4,2.4))
     m = span if isinstance(span, Tensor) else span_mask(span, t, s, n_heads=head+1)
     m = m.cpu() if m.ndim == 2 else m[0, min(head, m.size(1)-1)].cpu().expand(t, -1)
@@ -324,20 +324,42 @@ def forward(self:MultiHeadAttention,
 def in_pieces(
     layer, # called as `layer(x, past, **kwargs)`
     x:Tensor, # [b,t,d]
-    sizes, # of the pieces, as for torch.split
+    sizes, # of the segments, as for torch.split
     **kwargs
 )->Tensor: # [b,t,d]
-    "The outputs of a layer fed `x` in pieces, its past handed on."
+    "The outputs of a layer fed `x` in segments, its past handed on."
     past,ys = None,[]
     for piece in x.split(sizes, 1):
         y,past = layer(piece, past, **kwargs)
         ys.append(y)
     return torch.cat(ys, 1)                                                  # [b,t,d]
 
+# %% ../nbs/01_attention.ipynb #f4b07893
+def plot_attention(
+    A:Tensor, # [t,s] or [h,t,s] weights
+    queries=None, # labels of the rows
+    keys=None, # labels of the columns
+    ax=None, # for a single head
+    title:str='' # for a single head
+):
+    "Draw attention weights, a panel for each head."
+    if A.ndim == 3:
+        import matplotlib.pyplot as plt
+        fig = plt.figure(figsize=(2*len(A),2.2), layout='constrained')
+        axs = fig.subplots(1, len(A), squeeze=False)[0]
+        return [plot_attention(a, queries, keys, ax, f'head {i}')
+                for i,(a,ax) in enumerate(zip(A, axs))]
+    ax = new_ax(ax, (3,3))
+    ax.imshow(A.detach().float().cpu(), vmin=0, vmax=1, cmap='Blues')
+    ax.set(title=title, xlabel='key', ylabel='query', xticks=[], yticks=[])
+    if keys is not None: ax.set_xticks(range(len(keys)), keys, fontsize=7)
+    if queries is not None: ax.set_yticks(range(len(queries)), queries, fontsize=7)
+    return ax
+
 # %% ../nbs/01_attention.ipynb #f7420f4f
 def _weakly(x, gone):
     "Plain functions are known by identity and held weakly, other callables not at all."
-    if isinstance(x, FunctionType): return ref(x, gone)
+    if isinstance(x, FunctionType): return weakref.ref(x, gone)
     raise TypeError(f"{x!r} has no lasting identity")
 
 def _by_code(x, gone): return getattr(x, '__code__', type(x))
@@ -355,9 +377,6 @@ def _by_value(x):
     try: return bool(_name(x, _no))
     except TypeError: return False
 
-def _holds(name, dead):
-    return name is dead or isinstance(name, tuple) and any(_holds(n, dead) for n in name)
-
 # %% ../nbs/01_attention.ipynb #617c5ef2
 class Store:
     "The latest things made, each for a span and all that matters beside it."
@@ -368,9 +387,13 @@ class Store:
         self.size,self.known,self.lock = size,known,RLock()
         self.entries = OrderedDict()
 
+    def holds(self, name, dead):
+        return name is dead or isinstance(name, tuple) and \
+            any(self.holds(n, dead) for n in name)
+
     def forget(self, dead):
         "Drop what was made for a function that is gone."
-        for at in [at for at in [*self.entries] if _holds(at, dead)]:
+        for at in [at for at in [*self.entries] if self.holds(at, dead)]:
             self.entries.pop(at, None)
 
     def keep(self, at, value):
@@ -552,25 +575,3 @@ def fits_kernel(
     widths = q.size(-1), v.size(-1)
     fits = q.is_cuda and q.size(2) > 128 and min(widths) >= 16 and max(widths) <= 256
     return fits and q.dtype == v.dtype != torch.float64 and not dropout_p
-
-# %% ../nbs/01_attention.ipynb #f4b07893
-def plot_attention(
-    A:Tensor, # [t,s] or [h,t,s] weights
-    queries=None, # labels of the rows
-    keys=None, # labels of the columns
-    ax=None, # for a single head
-    title:str='' # for a single head
-):
-    "Draw attention weights, a panel for each head."
-    if A.ndim == 3:
-        import matplotlib.pyplot as plt
-        fig = plt.figure(figsize=(2*len(A),2.2), layout='constrained')
-        axs = fig.subplots(1, len(A), squeeze=False)[0]
-        return [plot_attention(a, queries, keys, ax, f'head {i}')
-                for i,(a,ax) in enumerate(zip(A, axs))]
-    ax = new_ax(ax, (3,3))
-    ax.imshow(A.detach().float().cpu(), vmin=0, vmax=1, cmap='Blues')
-    ax.set(title=title, xlabel='key', ylabel='query', xticks=[], yticks=[])
-    if keys is not None: ax.set_xticks(range(len(keys)), keys, fontsize=7)
-    if queries is not None: ax.set_yticks(range(len(queries)), queries, fontsize=7)
-    return ax
