@@ -64,6 +64,22 @@ def test_a_past_may_become_a_plain_tuple(name):
     assert torch.equal(again, model(tokens[:, 9:], past).logits)
 
 
+def test_character_transformer_without_targets_under_ddp(tmp_path):
+    "Its auxiliary heads stay in the graph, so that no step waits for their gradient."
+    torch.distributed.init_process_group('gloo', store=torch.distributed.FileStore(str(tmp_path/'store'), 1),
+                                         rank=0, world_size=1)
+    try:
+        model = contract.small('character_transformer').train()
+        parallel, tokens = torch.nn.parallel.DistributedDataParallel(model), contract.some_tokens()
+        for _ in range(3):
+            model.zero_grad()
+            parallel(tokens).logits.square().sum().backward()
+        assert all(p.grad is not None and not p.grad.any() for p in model.heads.parameters())
+        assert model.out.weight.grad.any()
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 class Leaky(zoo.TransformerLM):
     "Looks one token ahead."
     def forward(self, tokens, past=None, targets=None):
