@@ -431,7 +431,7 @@ class Lists(NamedTuple):
     def add(self, out, g): _scatter(out, self.keys, g, add=True)
     def hide(self, S, cache): S.masked_fill_(~self.mask, -math.inf)
 
-# %% ../nbs/08_blocks.ipynb #439146b1
+# %% ../nbs/08_blocks.ipynb #e0974e5b
 def _gather(x, at):
     "Rows of [b,h,s,k] at positions [b or 1,h or 1,c,m]: [b,h,c,m,k]."
     c,m = at.shape[2:]
@@ -448,7 +448,11 @@ def _scatter(out, at, y, add):
         there = (i[0,0] >= 0).nonzero()[:,0]; i = i[0,0]
         if len(there) < len(i): y,i = y[:,:,there], i[there]
         return out.index_add_(2, i, y) if add else out.index_copy_(2, i, y)
-    y = y*(i >= 0)[...,None] if add else y
+    if add: y = y*(i >= 0)[...,None]
+    elif (i < 0).any():
+        b,h,n = torch.where(i.expand(y.shape[:3]) >= 0)
+        out[b,h,i.expand(y.shape[:3])[b,h,n]] = y[b,h,n]
+        return out
     i = i.clamp(min=0)[...,None].expand_as(y)
     return out.scatter_add_(2, i, y) if add else out.scatter_(2, i, y)
 
