@@ -118,10 +118,10 @@ def shifted_attention(
     "Relative attention in tiles, by the shift."
     span = past_only(span, q, k)
     if q.size(-2) == 1: return _one_query(q, k, v, r, uv, span, dropout_p)
-    n = span.n if isinstance(span, window) else k.size(-2)
-    params = r, *(x*q.size(-1)**-.5 for x in uv)
+    tiling = Window(span.n if isinstance(span, window) else Window.n, block=128)
+    params = r, *(_wide(x)*q.size(-1)**-.5 for x in uv)
     data = [span] if isinstance(span, Tensor) else []
-    return tiled_attention(q, k, v, Window(n, 0, 128), RelativeScore(), params, data,
+    return tiled_attention(q, k, v, tiling, RelativeScore(), params, data,
                            dropout_p=dropout_p, keep=keep)
 
 def _one_query(q, k, v, r, uv, span, dropout_p):
