@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from .adaptive_span import (
-    AdaptiveSpanTransformer, DynamicSpanTransformer, published as span_sizes)
+    AdaptiveSpanTransformer, DynamicSpanTransformer, span_sizes)
 from .character_transformer import CharacterTransformer
 from .core import arguments, check_sizes, did_you_mean
 from .image_transformer import ImageTransformer
