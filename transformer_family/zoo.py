@@ -21,7 +21,7 @@ from .character_transformer import CharacterTransformer
 from .core import arguments, check_sizes, did_you_mean
 from .image_transformer import ImageTransformer
 from .sparse_transformer import (
-    SparseTransformer, published as child_sizes)
+    SparseTransformer, sparse_published as child_sizes)
 from .transformer import Transformer, TransformerLM
 from .transformer_xl import (
     TransformerXL, published as xl_sizes)
