@@ -161,7 +161,7 @@ def test_the_callables_are_there():
 
 @pytest.mark.parametrize('place', PLANTS)
 def test_nothing_in_a_config_is_called(tmp_path, place, no_hints):
-    "Neither by its name nor by that of 0.1.0, with arguments or without; what a name that is none enters may be entered."
+    "Neither by its name nor by that of 0.1.0, with arguments or without: no more is entered than by no name at all."
     def run(name, given):
         spec = {'part': name, **({'with': dict(path='/tmp/planted')} if given else {})}
         return entered_by(lambda folder=folder_with(tmp_path, PLANTS[place](name, spec)): load(folder))
@@ -228,7 +228,8 @@ def deep(n):
 
 CONFIGS = {
     'empty': '', 'no json': 'x', 'cut short': '{"model": "Tr', 'deep': DEEP, 'deep objects': '{"a":'*50_000,
-    'number': '3', 'null': 'null', 'string': '"x"', 'list': '[]', 'no model': '{"args": {}}', 'no args': '{"model": "x"}',
+    'number': '3', 'null': 'null', 'string': '"x"', 'list': '[]',
+    'no model': '{"args": {}}', 'no args': '{"model": "x"}',
     'not utf-8': b'\xff\xfe{}', 'huge number': '9'*5000, 'nan': 'NaN',
     **{f'args {a!r}': json.dumps(dict(GOOD, args=a)) for a in (None, [], [1], 'x', 3, True)},
     **{f'model {m!r}': json.dumps(dict(GOOD, model=m)) for m in (None, 3, [], {}, '', 'x', True, 'training.load')},
@@ -273,7 +274,8 @@ def test_damaged_config(good, tmp_path, what):
     one_sentence(lambda: load(tmp_path))
 
 
-HEADER = {'no header': b'', 'short': b'\x08', 'absurd length': b'\xff'*8 + b'{}', 'no json': (2).to_bytes(8, 'little') + b'[x'}
+HEADER = {'no header': b'', 'short': b'\x08', 'absurd length': b'\xff'*8 + b'{}',
+          'no json': (2).to_bytes(8, 'little') + b'[x'}
 
 
 @pytest.mark.parametrize('name', ['model', 'checkpoint'])
@@ -348,7 +350,8 @@ def test_damaged_history(good, tmp_path, text):
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(sorted(HOMES)) | st.text(max_size=5),
     lambda x: st.lists(x, max_size=3) | st.dictionaries(
-        st.sampled_from(['part', 'with', 'items', 'as', 'dict', 'tensor', 'd_model']) | st.text(max_size=3), x, max_size=3),
+        st.sampled_from(['part', 'with', 'items', 'as', 'dict', 'tensor', 'd_model']) | st.text(max_size=3), x,
+        max_size=3),
     max_leaves=6)
 
 

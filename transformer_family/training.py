@@ -442,7 +442,7 @@ def encode(x):
                          f"positional arguments, got {x.args}: give them by name")
     return {'part': part_name(x.func), 'with': x.keywords}
 
-# %% ../nbs/05_training.ipynb #a6fdef48
+# %% ../nbs/05_training.ipynb #2702ad71
 def _plain(x):
     "A value of json without a part in it."
     if isinstance(x, dict) and 'part' in x:
@@ -567,8 +567,10 @@ def described(
         raise ValueError(f"the config's model {config['model']!r} is not a model, but of "
                          f"kind {kind!r}")
     try: return cls, decode_arguments(cls, config['args'])
-    except (ValueError, RecursionError) as e:
-        raise ValueError(f"the config does not fit {config['model']}: {e}") from e
+    except (ValueError, RecursionError) as e: raise _no_fit(config, e) from e
+
+def _no_fit(config, e):
+    return ValueError(f"the config does not fit {config['model']}: {str(e)[:500]}")
 
 def build_from(
     config:dict, # of `save`
@@ -579,9 +581,9 @@ def build_from(
     changed = getattr(cls, 'inference', {}) if inference else {}
     try: return cls(**{**args, **changed})
     except (TypeError, ValueError, ArithmeticError, RuntimeError, MemoryError) as e:
-        raise ValueError(f"the config does not fit {config['model']}: {e}") from e
+        raise _no_fit(config, e) from e
 
-# %% ../nbs/05_training.ipynb #63d09135
+# %% ../nbs/05_training.ipynb #abad650d
 def check_fit(
     config:dict, # of `save`
     tensors:dict, # the model's weights
