@@ -113,7 +113,7 @@ def entered_by(f, refused=True):
     return {entry.code for entry in profile.getstats()}
 
 
-SAVED = dict(model='TransformerLM', args=dict(SMALL, max_len=12))
+SAVED = dict(model='transformer.TransformerLM', args=dict(SMALL, max_len=12))
 PLANTS = {    # where a name goes into a config
     'model': lambda name, spec: dict(model=name, args={}),
     'model with arguments': lambda name, spec: dict(model=name, args=dict(path='/tmp/planted', text='x', d_model=8)),
@@ -121,9 +121,10 @@ PLANTS = {    # where a name goes into a config
         d_model='/tmp/planted', n_heads=1, d_ff=1, wiring=spec, attn=spec, ff=spec)),
     **{arg: lambda name, spec, arg=arg: dict(SAVED, args=dict(SAVED['args'], **{arg: spec}))
        for arg in ('wiring', 'attend', 'positions', 'd_model', 'max_len')},
-    'output': lambda name, spec: dict(model='ImageTransformer', args=dict(SMALL, size=[4, 4], output=spec, block=spec)),
+    'output': lambda name, spec: dict(
+        model='image_transformer.ImageTransformer', args=dict(SMALL, size=[4, 4], output=spec, block=spec)),
     'nested': lambda name, spec: dict(SAVED, args=dict(SAVED['args'], wiring={
-        'part': 'PreNorm', 'with': {'dropout': spec, 'd_model': spec}})),
+        'part': 'transformer.PreNorm', 'with': {'dropout': spec, 'd_model': spec}})),
     'in a list': lambda name, spec: dict(SAVED, args=dict(SAVED['args'], d_ff=[spec], wiring=[spec])),
 }
 TREES = {     # and into the tree of a checkpoint
