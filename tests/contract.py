@@ -155,8 +155,9 @@ def gradients(name):
 def losses(name):
     model, (x, y) = small(name).train(), batch()
     out = model(x, None, y)
+    assert out.losses.keys() == model.loss_weights.keys()      # none where there are none, and each has its weight
     for n, loss in out.losses.items():
-        assert loss.ndim == 0 and loss.isfinite() and n in model.loss_weights, n
+        assert loss.ndim == 0 and loss.isfinite() and loss.requires_grad, n
     assert (out.past is not None) == model.carries_past
     assert model.eval()(x, None, y).logits.shape == (BATCH, LEN, VOCAB)
 

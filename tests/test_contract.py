@@ -120,8 +120,30 @@ class Unused(zoo.TransformerLM):
         self.extra = zoo.nn.Linear(2, 2)
 
 
-@pytest.mark.parametrize('cls, check', [(Leaky, 'causality'), (Forgetful, 'pieces'), (Forgetful, 'generation'),
-                                        (Forgetful, 'reordering'), (Unused, 'gradients')])
+class Unweighed(zoo.TransformerLM):
+    "Has a loss that has no weight."
+    def forward(self, tokens, past=None, targets=None):
+        out = super().forward(tokens, past, targets)
+        return out._replace(losses={'size': self.embed.weight.square().mean()})
+
+
+class Promised(zoo.TransformerLM):
+    "Has the weight of a loss that is never there."
+    loss_weights = {'size': 1.}
+
+
+class Constant(Unweighed):
+    "Has a loss that trains nothing."
+    loss_weights = {'size': 1.}
+
+    def forward(self, tokens, past=None, targets=None):
+        out = super().forward(tokens, past, targets)
+        return out._replace(losses={'size': out.losses['size'].detach()})
+
+
+@pytest.mark.parametrize('cls, check', [
+    (Unweighed, 'losses'), (Promised, 'losses'), (Constant, 'losses'), (Leaky, 'causality'), (Forgetful, 'pieces'),
+    (Forgetful, 'generation'), (Forgetful, 'reordering'), (Unused, 'gradients')])
 def test_a_breach_is_found(cls, check, monkeypatch):
     monkeypatch.setitem(zoo.models, 'broken', cls)
     with pytest.raises(AssertionError):

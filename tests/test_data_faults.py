@@ -53,12 +53,12 @@ def server():
     s.shutdown()
 
 
-def client(server, folder):
+def client(server, folder, code=CODE, *args):
     "A process that downloads the server's file."
     url = f'http://127.0.0.1:{server.server_port}/file.bin'
     env = {**os.environ, 'TRANSFORMER_FAMILY_DATA': str(folder), 'no_proxy': '127.0.0.1',
            'PYTHONPATH': str(ROOT), 'PYTHONWARNINGS': 'ignore'}
-    return subprocess.Popen([sys.executable, '-c', CODE, url, SHA], env=env, cwd=folder, text=True,
+    return subprocess.Popen([sys.executable, '-c', code, url, SHA, *map(str, args)], env=env, cwd=folder, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
@@ -97,16 +97,27 @@ def test_killed_in_the_middle(server, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ['file.bin']
 
 
+NOTED = f"""
+import fcntl, os, pathlib, sys
+lock, folder = fcntl.flock, pathlib.Path(sys.argv.pop())
+def noted(*args): (folder/str(os.getpid())).touch(); return lock(*args)
+fcntl.flock = noted
+{CODE}"""
+
+
+@pytest.mark.skipif(sys.platform == 'win32', reason='no locks on this system')
 def test_several_at_once(server, tmp_path):
-    clients = [client(server, tmp_path) for _ in range(3)]
-    until(lambda: part_size(tmp_path) > 0)
-    time.sleep(1)
+    "Three processes find no file and come to the lock while the first one downloads: one of them asks for it."
+    folder, seen = tmp_path/'cache', tmp_path/'seen'
+    folder.mkdir()
+    seen.mkdir()
+    clients = [client(server, folder, NOTED, seen) for _ in range(3)]
+    until(lambda: len([*seen.iterdir()]) == 3 and part_size(folder) > 0)
     server.go.set()
     for p in clients:
-        finish(p, tmp_path)
-    if sys.platform != 'win32':
-        assert server.asked == [0]      # one asked, the others waited for it
-    assert [p.name for p in tmp_path.iterdir()] == ['file.bin']
+        finish(p, folder)
+    assert server.asked == [0]
+    assert [p.name for p in folder.iterdir()] == ['file.bin']
 
 
 class Captions(BaseHTTPRequestHandler):
