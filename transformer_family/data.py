@@ -33,7 +33,7 @@ from .core import check_sizes
 
 # %% ../nbs/04_data.ipynb #508a8fe9
 def _check_tokens(tokens, least=2):
-    "Refuse what is not one sequence of at least `least` integers."
+    "Raise `ValueError` for what is not one sequence of at least `least` integers."
     got = tokens.dtype if isinstance(tokens, Tensor) else type(tokens).__name__
     integer = not isinstance(got, str) and got != torch.bool and not got.is_floating_point
     if not integer or got.is_complex:
@@ -316,7 +316,7 @@ def fingerprint(
 
 # %% ../nbs/04_data.ipynb #f0dc109a
 def _check_enough(n, streams, seq_len):
-    "Refuse a text that is shorter than a batch."
+    "Raise `ValueError` for a text that is shorter than a batch."
     if n < (need := streams*(seq_len+1)):
         raise ValueError(f"{n:,} bytes are too few for a batch: {streams} streams of "
                          f"{seq_len}+1 need {need:,}; use a smaller batch size or "

@@ -56,7 +56,7 @@ def sample(
         raise ValueError("the logits hold NaN or infinity: there is nothing to draw from "
                          "and something to mend in the model")
     if temperature == 0:
-        filter_logits(logits[:,:1], top_k, top_p)             # refuses what is no setting
+        filter_logits(logits[:,:1], top_k, top_p)             # raises for invalid ones
         return logits.argmax(-1)
     z = (logits - best).float() / min(max(temperature, 1e-30), 1e30)   # ≤ 0: no overflow
     p = filter_logits(z, top_k, top_p).softmax(-1)                               # [b,v]
@@ -195,7 +195,7 @@ class Beam(NamedTuple):
     scores:Tensor # [b,w], log P
 
 def _log_probs(logits):
-    "log P in single precision at least, or a complaint."
+    "log P in single precision at least; NaN raises `ValueError`."
     logp = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
     if not logp.isnan().any(): return logp
     raise ValueError("the logits hold NaN or infinity: there is nothing to choose by "
@@ -261,7 +261,7 @@ def _as_source(model, src, src_mask):
 
 # %% ../nbs/06_generation.ipynb #79b7ce55
 def _check_mask(src_mask, src):
-    "Refuse a mask of another type or shape, and a row without a real token."
+    "Raise `ValueError` for another type or shape, and a row without a real token."
     if getattr(src_mask, 'dtype', None) != torch.bool or src_mask.shape != src.shape:
         got = (f"{src_mask.dtype} {list(src_mask.shape)}" if isinstance(src_mask, Tensor)
                else type(src_mask).__name__)
@@ -283,7 +283,7 @@ def _most(model, src, src_mask, n):
 
 # %% ../nbs/06_generation.ipynb #28d7718a
 def _check_search(model, start, end, alpha, **sizes):
-    "Refuse symbols that the target language lacks, and numbers that mean nothing."
+    "Raise `ValueError` for symbols that the target lacks and invalid numbers."
     check_sizes(**sizes); v = model.vocab_size
     for name,i in dict(start=start, end=end).items():
         if not isinstance(i, int) or not 0 <= i < v:

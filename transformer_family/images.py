@@ -13,6 +13,7 @@ __all__ = ['ImageSize', 'image_size', 'check_images', 'grid_positions', 'PixelEm
 import io
 import math
 import random
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -51,7 +52,7 @@ def check_images(
     size:ImageSize,
     n_values:int
 )->None:
-    "Refuse pictures of another type, shape or range."
+    "Raise `ValueError` for pictures of another type, shape or range."
     got = images.dtype if isinstance(images, Tensor) else type(images).__name__
     if not isinstance(got, torch.dtype) or got.is_floating_point or got == torch.bool:
         raise ValueError(f"pictures are a tensor of integers 0…{n_values-1}, got {got}")
@@ -156,7 +157,8 @@ class Logistics(nn.Module):
 
     def parameters_of(self, x:Tensor)->tuple: # three times [b,t,m]
         "log π, μ and log s at each position."
-        with torch.autocast(x.device.type, enabled=False):
+        kind = x.device.type
+        with nullcontext() if x.is_meta else torch.autocast(kind, enabled=False):
             x = F.linear(*_wide(x, self.W.weight, self.W.bias))
         log_pi,mu,log_s = x.chunk(3, -1)
         return log_pi.log_softmax(-1), mu, log_s.clamp(min=self.least)
@@ -165,7 +167,7 @@ class Logistics(nn.Module):
 
 # %% ../nbs/09_images.ipynb #77c13723
 def divides(
-    small, # (height, width), or what is to be refused
+    small, # (height, width), or anything else
     large:tuple # (height, width)
 )->bool:
     "Are these the sides of a picture that divide those of a larger one?"
@@ -244,7 +246,7 @@ def check_shades(
     images:Tensor, # [n,h,w] or [n,h,w,c]
     n_values:int
 )->None:
-    "Refuse what cannot be drawn in a number of shades."
+    "Raise `ValueError` for what cannot be drawn in a number of shades."
     if n_values < 2: raise ValueError(f"shades are black and white at least, so n_values "
                                       f"is 2 or more; got {n_values}")
     if images.ndim not in (3,4) or not images.numel():

@@ -76,7 +76,7 @@ def check_length(
     end:int, # positions needed
     max_len # positions there are, or None for no limit
 )->None:
-    "Refuse a sequence that is longer than the model's positions."
+    "Raise `ValueError` for a sequence longer than the model's positions."
     if max_len is not None and end > max_len:
         raise ValueError(f"the sequence reaches position {end}, but the model has "
                          f"max_len={max_len} positions: shorten it, or build the model "

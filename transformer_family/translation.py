@@ -79,7 +79,7 @@ def learn_vocabulary(
 def read_vocabulary(
     path # of a json file of `tokenizers`
 )->Tokenizer:
-    "Read a vocabulary; one without our special symbols is refused."
+    "Read a vocabulary; one without the special symbols raises `ValueError`."
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist: expected a vocabulary, as in "
