@@ -23,8 +23,8 @@ from .image_transformer import ImageTransformer
 from .sparse_transformer import (
     SparseTransformer, sparse_published as child_sizes)
 from .transformer import Transformer, TransformerLM
-from .transformer_xl import (
-    TransformerXL, published as xl_sizes)
+from transformer_family.transformer_xl import (
+    TransformerXL, xl_sizes)
 
 # %% ../nbs/60_zoo.ipynb #a13a5ae0
 models = {'transformer': TransformerLM, 'transformer_seq2seq': Transformer,
