@@ -346,6 +346,33 @@ def test_damaged_history(good, tmp_path, text):
     assert 'history.csv' in one_sentence(lambda: resume(xl_learner(tmp_path/'run'), tmp_path/'run'))
 
 
+RUN = dict(name='transformer_xl', data='no such file', fingerprint='', batch_size=2, seq_len=8, steps=20, minutes=None,
+           lr=1e-2, seed=0, split=None, by_class=False, untrained=4.)
+
+
+@pytest.mark.parametrize('changes', [
+    dict(run=None), dict(run=[]), dict(run='x'), dict(run={}), dict(run={'name': 'transformer_xl'}), dict(args=None),
+    dict(model=3), *({k: x} for k, x in [
+        ('lr', 'x'), ('lr', -1), ('lr', None), ('data', []), ('data', None), ('steps', 0), ('steps', '20'), ('name', 3),
+        ('name', 'lstm'), ('name', 'image_transformer'), ('minutes', -1), ('minutes', 'x'), ('seq_len', 8.),
+        ('seed', 'x'), ('batch_size', None), ('batch_size', -2), ('split', 3), ('by_class', 'x'),
+        ('fingerprint', None)])], ids=str)
+def test_damaged_run(tmp_path, changes):
+    "What a config says of the run it belongs to."
+    from transformer_family.cli import continue_run
+    shutil.copytree(OLD/'run', tmp_path/'run')
+    config = dict(json.loads((OLD/'run'/'config.json').read_text()), run=RUN)
+    whole = {k: x for k, x in changes.items() if k in config}
+    config.update(whole or dict(run={**RUN, **changes}))
+    (tmp_path/'run'/'config.json').write_text(json.dumps(config))
+    assert 'no such file' not in one_sentence(lambda: continue_run(tmp_path/'run', torch.device('cpu')))
+    config['run'] = RUN
+    (tmp_path/'run'/'config.json').write_text(json.dumps(config))
+    if not whole:                                    # the rest is as it should be: next comes the data
+        with pytest.raises(FileNotFoundError, match='no such file'):
+            continue_run(tmp_path/'run', torch.device('cpu'))
+
+
 # Anything that json can say
 
 values = st.recursive(
