@@ -244,6 +244,11 @@ CONFIGS = {
         ('vocab_size', 10**12), ('max_len', 'x'), ('d_ff', -1), ('dropout', 'x'), ('dropout', None), ('dropout', 2),
         ('wiring', 'PreNorm'), ('wiring', None), ('wiring', 3), ('wiring', []), ('wiring', {}), ('positions', 'x'),
         ('attend', 3), ('bias', 'yes'), ('d_head', '8'), ('self', 1), ('', 1), ('n_layer', 1)]},
+    **{f'picture {a}': json.dumps(dict(model='ImageTransformer', args=dict(SMALL, **a))) for a in [
+        dict(size=[10**6, 10**6]), dict(size=[4, 4], block=10**12), dict(size=[4, 4], output='Logistics'),
+        dict(size=[4, 4], output={'part': 'Logistics', 'with': {'n_mixtures': 'x'}}), dict(size='x'),
+        dict(size=[4, 'x']), dict(size=[[4], 4]), dict(size={}), dict(size=[4, 4], attention='3d'),
+        dict(size=[4, 4], attention=None)]},
     'deep argument': deep(900), 'deeper argument': deep(20_000),
     'deep part': with_args(wiring={'part': 'PreNorm'}).replace(
         '{"part": "PreNorm"}', '{"part": "PreNorm", "with": {"dropout": '*300 + '0' + '}}'*300),

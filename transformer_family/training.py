@@ -586,25 +586,26 @@ def build_from(
         raise _no_fit(config, e) from e
 
 # %% ../nbs/05_training.ipynb #abad650d
+def _at_most(limit, what, n):
+    if not isinstance(n, int) or n <= limit: return
+    raise ValueError(f"the config asks for {what}={n}, more than {limit:,}: build the "
+                     f"model yourself and call load(…, model=)")
+
 def check_fit(
     config:dict, # of `save`
     tensors:dict, # the model's weights
-    source='the file', # what to call them
-    most:int=10_000, # layers, heads, …
-    room:int=2**28 # numbers in buffers, which are not saved
+    source='the file' # what to call them
 )->None:
     "Refuse a config that is not of these weights, before memory is taken for its model."
     cls,args = described(config)
-    for n,x in args.items():
-        if n.startswith('n_') and isinstance(x, int) and x > most:
-            raise ValueError(f"the config asks for {n}={x}, more than {most:,}: build "
-                             f"the model yourself and call load(…, model=)")
+    for n,x in args.items():                               # what takes time, not memory
+        if n.startswith('n_'): _at_most(10_000, n, x)
+        if n == 'size' and isinstance(x, list):
+            for side in x: _at_most(1024, n, side)
     if not cls.__module__.startswith('transformer_family.'): return       # a user's own
     with torch.device('meta'): outline = build_from(config, inference=True)
     check_state(outline, tensors, source)
-    if (n := sum(b.numel() for b in outline.buffers())) > room:
-        raise ValueError(f"the config asks for buffers of {n:,} numbers, more than "
-                         f"{room:,}: build the model yourself and call load(…, model=)")
+    _at_most(2**28, 'buffers', sum(b.numel() for b in outline.buffers()))
 
 # %% ../nbs/05_training.ipynb #b8e8b970
 def load(
