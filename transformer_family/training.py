@@ -632,7 +632,8 @@ def to_hub(
     "Upload a saved model to the Hugging Face Hub."
     from huggingface_hub import create_repo, upload_folder
     described(read_config(folder))
-    create_repo(repo_id, private=private, token=token, exist_ok=True)
+    kind = {} if private is None else dict(private=private)
+    create_repo(repo_id, **kind, token=token, exist_ok=True)
     return upload_folder(repo_id=repo_id, folder_path=folder, token=token,
                          ignore_patterns=['checkpoint.*', '.*'], **kwargs)
 
