@@ -20,7 +20,7 @@ import transformer_family
 from transformer_family.core import HOMES, register
 from transformer_family.data import lm_dls
 from transformer_family.training import Budget, Checkpoint, lm_learner, load, pack, read_history, resume, unpack
-from transformer_family.transformer import TransformerLM
+from transformer_family.transformer import PostNorm, PreNorm, TransformerLM
 from transformer_family.transformer_xl import TransformerXL
 
 OLD = Path(__file__).parent/'data'/'0.1.0'
@@ -191,6 +191,19 @@ def test_nothing_in_a_checkpoint_is_called(tmp_path, tree, no_hints):
             entered = run(name)
             wrong += [name for c in code_of(x) & entered - base]
     assert not wrong, f'{len(wrong)} were entered: {", ".join(sorted(set(wrong)))}'
+
+
+@pytest.mark.parametrize('args', [
+    dict(wiring={'part': 'PreNorm', 'with': {'dropout': 'x'}}), dict(wiring={'part': 'PreNorm', 'with': {'p': 1}}),
+    dict(wiring={'part': 'PreNorm', 'with': {'d_model': '/tmp/planted'}}), dict(d_model='/tmp/planted'),
+    dict(d_model=-8), dict(dropout='x'), dict(n_layer=1), dict(wiring={'part': 'LearnedPositions'})], ids=str)
+def test_arguments_are_checked_before_anything_is_called(tmp_path, args):
+    "Neither the model begins to build nor one of its parts, though both are registered."
+    folder = folder_with(tmp_path, dict(model='TransformerLM', args={**SMALL, 'wiring': {'part': 'PreNorm'}, **args}))
+    entered = entered_by(lambda: load(folder))
+    assert not {inspect.unwrap(cls.__init__).__code__ for cls in (TransformerLM, PreNorm, PostNorm)} & entered
+    fine = folder_with(tmp_path, dict(model='TransformerLM', args={**SMALL, 'wiring': {'part': 'PreNorm'}}))
+    assert inspect.unwrap(TransformerLM.__init__).__code__ in entered_by(lambda: load(fine))
 
 
 def test_recording_sees_a_call():
@@ -440,7 +453,6 @@ def test_own_parts(tmp_path):
     "Registered, they are saved and loaded; without their module the error names both ways out."
     from transformer_family import core
     from transformer_family.training import save
-    from transformer_family.transformer import PreNorm
 
     @register('wiring', 'Halved')
     class Halved(PreNorm):
