@@ -387,18 +387,3 @@ def test_a_folder_of_a_stranger_calls_nothing(run, tmp_path):
     err = typed(tmp_path / 'copy', 'tfam-train', '--resume', 'runs/transformer', '--device', 'cpu', rc=1)
     assert 'nothing is registered as' in err and len(err.splitlines()) == 1
     assert not victim.exists()
-
-
-@pytest.mark.parametrize('change', [
-    dict(run=None), dict(run=[]), dict(run='x'), dict(run={}), dict(args=None), dict(model=3), dict(lr='x'), dict(data=[]),
-    dict(steps=0), dict(name='image_transformer')], ids=str)
-def test_a_damaged_run_is_one_sentence(run, tmp_path, change):
-    import shutil
-    shutil.copytree(run[0], tmp_path / 'copy')
-    path = tmp_path / 'copy' / 'runs' / 'transformer' / 'config.json'
-    config = json.loads(path.read_text())
-    whole = {k: v for k, v in change.items() if k in ('run', 'args', 'model')}
-    config = dict(config, **whole or dict(run=dict(config['run'], **change)))
-    path.write_text(json.dumps(config))
-    err = typed(tmp_path / 'copy', 'tfam-train', '--resume', 'runs/transformer', '--device', 'cpu', rc=1)
-    assert err.startswith('tfam-train: ') and len(err.splitlines()) == 1

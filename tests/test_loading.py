@@ -20,7 +20,7 @@ import transformer_family
 from transformer_family.core import HOMES, register
 from transformer_family.data import lm_dls
 from transformer_family.training import Budget, Checkpoint, lm_learner, load, pack, read_history, resume, unpack
-from transformer_family.transformer import TransformerLM
+from transformer_family.transformer import PostNorm, PreNorm, TransformerLM
 from transformer_family.transformer_xl import TransformerXL
 
 OLD = Path(__file__).parent/'data'/'0.1.0'
@@ -193,6 +193,19 @@ def test_nothing_in_a_checkpoint_is_called(tmp_path, tree, no_hints):
     assert not wrong, f'{len(wrong)} were entered: {", ".join(sorted(set(wrong)))}'
 
 
+@pytest.mark.parametrize('args', [
+    dict(wiring={'part': 'PreNorm', 'with': {'dropout': 'x'}}), dict(wiring={'part': 'PreNorm', 'with': {'p': 1}}),
+    dict(wiring={'part': 'PreNorm', 'with': {'d_model': '/tmp/planted'}}), dict(d_model='/tmp/planted'),
+    dict(d_model=-8), dict(dropout='x'), dict(n_layer=1), dict(wiring={'part': 'LearnedPositions'})], ids=str)
+def test_arguments_are_checked_before_anything_is_called(tmp_path, args):
+    "Neither the model begins to build nor one of its parts, though both are registered."
+    folder = folder_with(tmp_path, dict(model='TransformerLM', args={**SMALL, 'wiring': {'part': 'PreNorm'}, **args}))
+    entered = entered_by(lambda: load(folder))
+    assert not {inspect.unwrap(cls.__init__).__code__ for cls in (TransformerLM, PreNorm, PostNorm)} & entered
+    fine = folder_with(tmp_path, dict(model='TransformerLM', args={**SMALL, 'wiring': {'part': 'PreNorm'}}))
+    assert inspect.unwrap(TransformerLM.__init__).__code__ in entered_by(lambda: load(fine))
+
+
 def test_recording_sees_a_call():
     "The measurement itself: what is called is seen."
     assert code_of(TransformerLM) <= entered_by(lambda: TransformerLM(**SMALL), refused=False)
@@ -244,6 +257,11 @@ CONFIGS = {
         ('vocab_size', 10**12), ('max_len', 'x'), ('d_ff', -1), ('dropout', 'x'), ('dropout', None), ('dropout', 2),
         ('wiring', 'PreNorm'), ('wiring', None), ('wiring', 3), ('wiring', []), ('wiring', {}), ('positions', 'x'),
         ('attend', 3), ('bias', 'yes'), ('d_head', '8'), ('self', 1), ('', 1), ('n_layer', 1)]},
+    **{f'picture {a}': json.dumps(dict(model='ImageTransformer', args=dict(SMALL, **a))) for a in [
+        dict(size=[10**6, 10**6]), dict(size=[4, 4], block=10**12), dict(size=[4, 4], output='Logistics'),
+        dict(size=[4, 4], output={'part': 'Logistics', 'with': {'n_mixtures': 'x'}}), dict(size='x'),
+        dict(size=[4, 'x']), dict(size=[[4], 4]), dict(size={}), dict(size=[4, 4], attention='3d'),
+        dict(size=[4, 4], attention=None)]},
     'deep argument': deep(900), 'deeper argument': deep(20_000),
     'deep part': with_args(wiring={'part': 'PreNorm'}).replace(
         '{"part": "PreNorm"}', '{"part": "PreNorm", "with": {"dropout": '*300 + '0' + '}}'*300),
@@ -346,6 +364,33 @@ def test_damaged_history(good, tmp_path, text):
     assert 'history.csv' in one_sentence(lambda: resume(xl_learner(tmp_path/'run'), tmp_path/'run'))
 
 
+RUN = dict(name='transformer_xl', data='no such file', fingerprint='', batch_size=2, seq_len=8, steps=20, minutes=None,
+           lr=1e-2, seed=0, split=None, by_class=False, untrained=4.)
+
+
+@pytest.mark.parametrize('changes', [
+    dict(run=None), dict(run=[]), dict(run='x'), dict(run={}), dict(run={'name': 'transformer_xl'}), dict(args=None),
+    dict(model=3), *({k: x} for k, x in [
+        ('lr', 'x'), ('lr', -1), ('lr', None), ('data', []), ('data', None), ('steps', 0), ('steps', '20'), ('name', 3),
+        ('name', 'lstm'), ('name', 'image_transformer'), ('minutes', -1), ('minutes', 'x'), ('seq_len', 8.),
+        ('seed', 'x'), ('batch_size', None), ('batch_size', -2), ('split', 3), ('by_class', 'x'),
+        ('fingerprint', None)])], ids=str)
+def test_damaged_run(tmp_path, changes):
+    "What a config says of the run it belongs to."
+    from transformer_family.cli import continue_run
+    shutil.copytree(OLD/'run', tmp_path/'run')
+    config = dict(json.loads((OLD/'run'/'config.json').read_text()), run=RUN)
+    whole = {k: x for k, x in changes.items() if k in config}
+    config.update(whole or dict(run={**RUN, **changes}))
+    (tmp_path/'run'/'config.json').write_text(json.dumps(config))
+    assert 'no such file' not in one_sentence(lambda: continue_run(tmp_path/'run', torch.device('cpu')))
+    config['run'] = RUN
+    (tmp_path/'run'/'config.json').write_text(json.dumps(config))
+    if not whole:                                    # the rest is as it should be: next comes the data
+        with pytest.raises(FileNotFoundError, match='no such file'):
+            continue_run(tmp_path/'run', torch.device('cpu'))
+
+
 # Anything that json can say
 
 values = st.recursive(
@@ -408,7 +453,6 @@ def test_own_parts(tmp_path):
     "Registered, they are saved and loaded; without their module the error names both ways out."
     from transformer_family import core
     from transformer_family.training import save
-    from transformer_family.transformer import PreNorm
 
     @register('wiring', 'Halved')
     class Halved(PreNorm):

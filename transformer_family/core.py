@@ -97,10 +97,10 @@ def find(
         if name in _own: return _own[name]
         kind,module = HOMES.get(name, (None,None))
         if kind: return kind, getattr(import_module(f'transformer_family.{module}'), name)
-    raise ValueError(f"nothing is registered as {str(name)[:80]!r}"
-                     f"{did_you_mean(str(name)[:80], [*HOMES, *_own])}: import the module "
-                     f"that registers it before you load, or build the model yourself "
-                     f"and call load(…, model=)")
+    hint = did_you_mean(str(name)[:80], [*HOMES, *_own])
+    raise ValueError(f"nothing is registered as {str(name)[:80]!r}{hint}: import the "
+                     f"module that registers it before you load, or build the model "
+                     f"yourself and call load(…, model=)")
 
 def registered(
     part # class or function
@@ -127,8 +127,8 @@ def register(
         old = _own.get(name, (kind, part))[1]            # a cell that runs again is fine
         if not str(name).isidentifier() or name in HOMES or where(old) != where(part):
             raise ValueError(f"{name!r} is taken, or no identifier: choose another name")
-        needs = dict(model=nn.Module, past=tuple).get(kind, object)
-        if needs is not object and not (isinstance(part, type) and issubclass(part, needs)):
+        needs = dict(model=nn.Module, past=tuple).get(kind)
+        if needs and not (isinstance(part, type) and issubclass(part, needs)):
             raise ValueError(f"a {kind} is a class derived from {needs.__name__}, got "
                              f"{part!r}")
         _own[name] = kind, part
@@ -199,6 +199,7 @@ FITS = {'int': ('an integer', _is(Integral)), 'float': ('a number', _is(Real)),
         'str': ('a string', _is(str)), 'list': ('a list', _is(list, tuple)),
         'bool': ('True or False', lambda x: isinstance(x, bool))}
 
+# %% ../nbs/00_core.ipynb #b40f32b9
 def wanted(
     p:inspect.Parameter
 ): # name of a type, a kind, or None: anything

@@ -379,9 +379,10 @@ def read_json(
     "What json says; text that is none, or too deep, raises `ValueError`."
     try: return json.loads(text)
     except (ValueError, RecursionError) as e:
-        raise ValueError(f"{source} is damaged ({type(e).__name__}: {e}): restore it from "
-                         f"a copy, or train again") from e
+        raise ValueError(f"{source} is damaged ({type(e).__name__}: {e}): restore it "
+                         f"from a copy, or train again") from e
 
+# %% ../nbs/05_training.ipynb #69c36adb
 def read_tensors(
     path # of the .safetensors file
 )->tuple: # dict of tensors, metadata
@@ -465,6 +466,7 @@ def decode(
     given = decode_arguments(part, given)
     return part(**given) if kind == 'span' else partial(part, **given)
 
+# %% ../nbs/05_training.ipynb #1b80c118
 def decode_arguments(
     part, # class or function
     given:dict # name -> value of json
@@ -584,25 +586,26 @@ def build_from(
         raise _no_fit(config, e) from e
 
 # %% ../nbs/05_training.ipynb #abad650d
+def _at_most(limit, what, n):
+    if not isinstance(n, int) or n <= limit: return
+    raise ValueError(f"the config asks for {what}={n}, more than {limit:,}: build the "
+                     f"model yourself and call load(…, model=)")
+
 def check_fit(
     config:dict, # of `save`
     tensors:dict, # the model's weights
-    source='the file', # what to call them
-    most:int=10_000, # layers, heads, …
-    room:int=2**28 # numbers in buffers, which are not saved
+    source='the file' # what to call them
 )->None:
     "Refuse a config that is not of these weights, before memory is taken for its model."
     cls,args = described(config)
-    for n,x in args.items():
-        if n.startswith('n_') and isinstance(x, int) and x > most:
-            raise ValueError(f"the config asks for {n}={x}, more than {most:,}: build "
-                             f"the model yourself and call load(…, model=)")
+    for n,x in args.items():                               # what takes time, not memory
+        if n.startswith('n_'): _at_most(10_000, n, x)
+        if n == 'size' and isinstance(x, list):
+            for side in x: _at_most(1024, n, side)
     if not cls.__module__.startswith('transformer_family.'): return       # a user's own
     with torch.device('meta'): outline = build_from(config, inference=True)
     check_state(outline, tensors, source)
-    if (n := sum(b.numel() for b in outline.buffers())) > room:
-        raise ValueError(f"the config asks for buffers of {n:,} numbers, more than "
-                         f"{room:,}: build the model yourself and call load(…, model=)")
+    _at_most(2**28, 'buffers', sum(b.numel() for b in outline.buffers()))
 
 # %% ../nbs/05_training.ipynb #b8e8b970
 def load(
@@ -629,7 +632,8 @@ def to_hub(
     "Upload a saved model to the Hugging Face Hub."
     from huggingface_hub import create_repo, upload_folder
     described(read_config(folder))
-    create_repo(repo_id, private=private, token=token, exist_ok=True)
+    kind = {} if private is None else dict(private=private)
+    create_repo(repo_id, **kind, token=token, exist_ok=True)
     return upload_folder(repo_id=repo_id, folder_path=folder, token=token,
                          ignore_patterns=['checkpoint.*', '.*'], **kwargs)
 
@@ -677,6 +681,7 @@ def unpack(
     raise ValueError(f"the tree of a checkpoint has {str(spec)[:80]}, expected a tensor "
                      f"of its own, a number, a string, a dict or a sequence")
 
+# %% ../nbs/05_training.ipynb #31778c0c
 def _is_pair(x):
     return isinstance(x, list) and len(x) == 2 and isinstance(x[0], (str, int))
 
@@ -703,12 +708,14 @@ def training_state(
                 rng=rng, step=learn.budget.step, seconds=learn.budget.seconds,
                 pos=learn.dls.train.pos, past=learn.follow_contract.past[True])
 
+# %% ../nbs/05_training.ipynb #67ce83cc
 def check_state_types(state)->None:
     "Refuse counters that are not numbers."
     for n,kind in dict(step='int', pos='int', seconds='float').items():
         what,fits = FITS[kind]
         if not fits(state[n]) or state[n] < 0:
-            raise ValueError(f"{n} must be {what} of at least 0, got {str(state[n])[:80]}")
+            raise ValueError(f"{n} must be {what} of at least 0, got "
+                             f"{str(state[n])[:80]}")
 
 def restore_state(
     learn:Learner, # as it was built at first, with a Budget
@@ -786,6 +793,7 @@ def to_csv(
     lines = [','.join(COLUMNS), *(','.join(map(cell, r)) for r in rows)]
     return '\n'.join(lines) + '\n'
 
+# %% ../nbs/05_training.ipynb #1ec80583
 def _row(line):
     "A line of a history as a tuple."
     n,*rest = line.split(',')
@@ -803,8 +811,8 @@ def read_history(
         if head != ','.join(COLUMNS): raise ValueError('the names of its columns')
         for line in lines: rows.append(_row(line))
     except ValueError as e:
-        raise ValueError(f"{path.name} in {path.parent} is damaged after {len(rows)} rows "
-                         f"({e}): restore it from a copy, or remove it") from e
+        raise ValueError(f"{path.name} in {path.parent} is damaged after {len(rows)} "
+                         f"rows ({e}): restore it from a copy, or remove it") from e
     return rows
 
 # %% ../nbs/05_training.ipynb #5ed20082
