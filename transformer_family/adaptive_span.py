@@ -173,16 +173,15 @@ def span_attention(
     z:Tensor, # [1,h,1,1] or [b,h,t,1], spans in tokens
     ramp:float, # R
     oneself:bool=False, # may a token attend to itself?
-    n_keys:int=None, # that a query can see, at most S; default: S
-    block:int=None # queries of a block; default: 64, on CUDA 256
+    n_keys:int=None # that a query can see, at most S; default: S
 )->Tensor: # [b,h,t,k]
     "Attention under a soft mask that touches what the spans reach, and nothing else."
     S,near = table.size(1), 1-oneself
     n = S if n_keys is None else n_keys
-    check_sizes(n_keys=n, block=block)
+    check_sizes(n_keys=n)
     if n > S: raise ValueError(f"a query cannot see n_keys={n}: the table has embeddings "
                                f"of {S} distances (max_span)")
-    return tiled_attention(q, k, v, SpanTiles(n, near, block), SoftSpan(ramp, near),
+    return tiled_attention(q, k, v, SpanTiles(n, near), SoftSpan(ramp, near),
                            (table[:,S-n:], z))
 
 # %% ../nbs/21_adaptive_span.ipynb #fb2d04bc
