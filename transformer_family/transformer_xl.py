@@ -10,7 +10,6 @@ __all__ = ['xl_sizes', 'rel_shift', 'score_terms', 'past_only', 'relative_weight
            'rotate_to', 'fused_attention']
 
 # %% ../nbs/20_transformer_xl.ipynb #bab83b2c
-import math
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from .attention import (
     MultiHeadAttention, attention, causal, dense_mask, exactly, extend, merge_heads,
     span_mask, split_heads, window)
-from .blocks import Score, Window, tiled_attention
+from .blocks import Score, Window, _wide, tiled_attention
 from .core import Output, check_sizes, check_tokens, configured
 from .positions import angles, sinusoids
 from .transformer import (
@@ -65,8 +64,6 @@ def past_only(
     mask = dense_mask(span, q, k)
     if mask is None: return causal
     return mask & span_mask(causal, q.size(-2), k.size(-2), device=q.device)
-
-def _wide(x): return x.to(torch.promote_types(x.dtype, torch.float32))
 
 def relative_weights(q:Tensor, k:Tensor, r:Tensor, u:Tensor, v:Tensor, # as above
     span=causal # as above
@@ -118,7 +115,7 @@ def shifted_attention(
     "Relative attention in tiles, by the shift."
     span = past_only(span, q, k)
     if q.size(-2) == 1: return _one_query(q, k, v, r, uv, span, dropout_p)
-    tiling = Window(span.n if isinstance(span, window) else Window.n, block=128)
+    tiling = Window(span.n) if isinstance(span, window) else Window()
     params = r, *(_wide(x)*q.size(-1)**-.5 for x in uv)
     data = [span] if isinstance(span, Tensor) else []
     return tiled_attention(q, k, v, tiling, RelativeScore(), params, data,
