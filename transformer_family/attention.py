@@ -511,7 +511,7 @@ def _run_flex(q, k, v, score, block, scale, name):
 
 # %% ../nbs/01_attention.ipynb #aa4ab629
 def _cached_blocks(span, *sizes):
-    "The block mask of a span; one of a function is kept without the function."
+    "The block mask of a span; that of a function is stored without it."
     make = lambda: block_mask(span, *sizes)
     if torch.compiler.is_compiling(): return make()
     if _by_value(span): return masks.get(span, ('blocks', *sizes), make)
