@@ -33,8 +33,9 @@ from .core import check_rate, check_sizes, new_ax
 class Span:
     "A mask as a value: subclasses are frozen dataclasses of numbers, called like this."
     def __call__(self, b, h, q_idx, kv_idx): # indices that broadcast, to a bool tensor
-        raise NotImplementedError(f"{type(self).__name__} does not say which keys a query "
-                                  f"may attend to: define __call__(b, h, q_idx, kv_idx)")
+        raise NotImplementedError(
+            f"{type(self).__name__} does not say which keys a query may attend to: "
+            f"define __call__(b, h, q_idx, kv_idx)")
     def __and__(self, other): return both(self, other)
     def __rand__(self, other): return both(other, self)
     def __or__(self, other): return either(self, other)
@@ -497,7 +498,7 @@ def _kernel(name, key):
     def _make():
         def _flex(q, k, v, score, block, scale):
             return flex_attention(q, k, v, score, block, scale)
-        _flex.__code__ = _flex.__code__.replace()     # variants are counted by code object
+        _flex.__code__ = _flex.__code__.replace()   # variants are counted by code object
         return torch.compile(_flex, dynamic=False)
     return kernels.get(name, key, _make)
 
@@ -520,6 +521,7 @@ def _cached_blocks(span, *sizes):
     made.mask_mod = _moved(span, sizes[1]-sizes[0])
     return made
 
+# %% ../nbs/01_attention.ipynb #7283257e
 def _table(mask, t, s):
     "A mask [b,h,t,s], any of them 1 or missing, as a function of positions."
     mask = mask[(None,)*(4-mask.ndim)].expand(-1, -1, t, s)
@@ -528,7 +530,8 @@ def _table(mask, t, s):
 
 def _blocks_of(span, q, k):
     "Any kind of span as a block mask, None if all is allowed."
-    if span is None or span is full or isinstance(span, BlockMask): return         None if span is full else span
+    if span is None or span is full: return None
+    if isinstance(span, BlockMask): return span
     (b,h,t,_),s = q.shape, k.size(-2)
     if not isinstance(span, Tensor): return _cached_blocks(span, t, s, h, b, q.device)
     return block_mask(_table(dense_mask(span, q, k), t, s), t, s, h, b, q.device)
