@@ -123,11 +123,12 @@ def shifted_attention(
 
 def _one_query(q, k, v, r, uv, span, dropout_p):
     "The same for the last position alone: no shift, its distances are a bias."
-    dtype,s = v.dtype, k.size(-2)
+    dtype = v.dtype
+    if isinstance(span, window): k,v,span = k[:,:,-span.n:], v[:,:,-span.n:], causal
     with exactly(q):
         q,k,v,r,*uv = map(_wide, (q, k, v, r, *uv))
         qu,qv = (q + x[:,None] for x in uv)
-        bias = torch.einsum('bhtk,hsk->bhts', qv*q.size(-1)**-.5, r[:,-s-1:-1])
+        bias = torch.einsum('bhtk,hsk->bhts', qv*q.size(-1)**-.5, r[:,-k.size(-2)-1:-1])
         return attention(qu, k, v, span, bias, dropout_p=dropout_p).to(dtype)
 
 # %% ../nbs/20_transformer_xl.ipynb #da726f86
