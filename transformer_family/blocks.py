@@ -8,10 +8,11 @@ Docs: https://transformer-family.github.io/transformer_family/blocks.html.md"""
 __all__ = ['count_pairs', 'Tile', 'Tiling', 'Window', 'Score', 'Dot', 'tiled_attention', 'tiled_part', 'join', 'local_attention',
            'Lists', 'Listed', 'listed']
 
-# %% ../nbs/08_blocks.ipynb #5f43fd56
+# %% ../nbs/08_blocks.ipynb #c4bf967b
 import ast
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import List, NamedTuple, Tuple
 
 import torch
@@ -107,7 +108,7 @@ def hide(self:Tile, S, cache):
     if self.mask is not None:
         S.masked_fill_(~self.mask[:,:,None,self.rows,self.keys], -math.inf)
 
-# %% ../nbs/08_blocks.ipynb #b7763e3c
+# %% ../nbs/08_blocks.ipynb #fa72a6b3
 _values = {}                                        # name -> class
 
 class _Value:
@@ -121,10 +122,15 @@ class _Value:
     def spec(self):
         return '|'.join([self.name] + [str(getattr(self,n)) for n in self.__match_args__])
 
-def _made(spec):
-    "The tiling or score that a string stands for."
+@lru_cache(1024)
+def _parsed(spec):
     name,*numbers = spec.split('|')
-    return _values[name](*map(ast.literal_eval, numbers))
+    return name, tuple(map(ast.literal_eval, numbers))
+
+def _made(spec):
+    "The tiling or score that a string stands for, a fresh object."
+    name,numbers = _parsed(spec)
+    return _values[name](*numbers)
 
 # %% ../nbs/08_blocks.ipynb #d63779d1
 class Tiling(_Value):
