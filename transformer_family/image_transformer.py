@@ -12,7 +12,6 @@ __all__ = ['local_patterns', 'block_cells', 'block_order', 'LocalSpan1D', 'Local
 # %% ../nbs/22_image_transformer.ipynb #4284b223
 import math
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,10 +19,11 @@ import torch
 from fastai.data.core import DataLoaders
 from fastcore.basics import patch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from .attention import (
     Span, attention, fits_kernel, kernel_attention, masks, resolve, span_mask)
-from .blocks import Tile, Tiling, tiled_attention
+from .blocks import Listed, Tile, Tiling, listed, tiled_attention
 from .core import (
     Output, check_sizes, check_tokens, configured, new_ax)
 from .data import Images
@@ -147,19 +147,15 @@ def seen(self:LocalSpan2D, i, device=torch.device('cpu')): # [W]
 
 # %% ../nbs/22_image_transformer.ipynb #a4681370
 class _Around(NamedTuple):
-    "A tile of consecutive queries whose keys are listed, those of each block last."
-    rows:slice # of the t queries: c blocks of B
-    keys:Tensor # [c,W]
-    @property
-    def shape(self):
-        c,W = self.keys.shape
-        return c, (self.rows.stop-self.rows.start)//c, W
+    "A tile of consecutive queries whose keys are listed, their own positions last."
+    rows:slice # of the t queries: B
+    keys:Tensor # [W]
+    shape = property(lambda self: (1, self.rows.stop-self.rows.start, len(self.keys)))
     def of(self, at): return self
-    def queries(self, x): return x[:,:,self.rows].unflatten(2, (len(self.keys),-1))
-    def windows(self, x):
-        return x.index_select(2, self.keys.flatten()).unflatten(2, self.keys.shape)
+    def queries(self, x): return x[:,:,None,self.rows]
+    def windows(self, x): return x.index_select(2, self.keys)[:,:,None]
     def put(self, out, y): self.queries(out).copy_(y)
-    def add(self, out, g): out.index_add_(2, self.keys.flatten(), g.flatten(2,3))
+    def add(self, out, g): out.index_add_(2, self.keys, g[:,:,0])
     def hide(self, S, cache):
         B = S.size(-2)
         if B not in cache: cache[B] = S.new_ones(B, B, dtype=torch.bool).triu(1)
@@ -168,32 +164,34 @@ class _Around(NamedTuple):
 # %% ../nbs/22_image_transformer.ipynb #6cb2a0d9
 @patch
 def tiles(self:LocalSpan2D, q, k):
-    "At most 64 queries of a block, or consecutive blocks of the same shape."
-    t,s,device = q.size(2), k.size(2), q.device
-    make = lambda: [*_around_tiles(self.around(device), t, s, device)]
-    yield from make() if t == 1 else masks.get(self, ('tiles', t, s, device), make)
+    "At most 64 queries of a block, or many blocks that are smaller."
+    t,s,wide = q.size(2), k.size(2), q.dtype.itemsize > 2
+    small = wide and math.prod(self.block) < _ROWS
+    make = lambda: self.lists(t, s, q.device, small)
+    made = make() if t == 1 else masks.get(self, ('tiles', t, s, q.device, small), make)
+    yield from Listed().tiles(q, k, *made) if small else made
 
-def _around_tiles(blocks, t, s, device):
-    parts = []
-    for start,end,keys in blocks:
+@patch
+def lists(self:LocalSpan2D, t, s, device, small):
+    "Tiles of large blocks, or the data of `Listed` for small ones."
+    to,tiles = (lambda a,b: torch.arange(a, b, device=device)), []
+    for start,end,keys in self.around(device):
         for i in range(max(start, s-t), min(end, s), _ROWS):
             last = min(i+_ROWS, end, s)
-            own = torch.arange(start, last, device=device)
-            parts.append((last-i, i-(s-t), torch.cat([keys, own])))
-    for (B,W),same in groupby(parts, lambda p: (p[0], len(p[2]))):
-        same,n = [*same], max(1, _PAIRS//(B*W))
-        for j in range(0, len(same), n):
-            _,first,keys = zip(*same[j:j+n])
-            yield _Around(slice(first[0], first[-1]+B), torch.stack(keys))
+            tiles.append(_Around(slice(i,last), torch.cat([keys, to(start,last)])))
+    if not small: return [x._replace(rows=slice(x.rows.start-(s-t), x.rows.stop-(s-t)))
+                          for x in tiles]
+    at = [to(x.rows.start, x.rows.stop) for x in tiles], [x.keys for x in tiles]
+    return listed(*(pad_sequence(x, True, -1) for x in at), t, s, self)
 
 # %% ../nbs/22_image_transformer.ipynb #ae7377aa
 class LocalAttention(nn.Module):
     "Attention of query blocks to memory blocks; the base of both patterns."
-    dense,cached = 256, 2**24          # positions of a dense mask; weights, at most
+    cached = 2**26                                # weights for the backward pass, at most
     def __init__(self, size, span, order, n_keys):
         super().__init__()
         self.size,self.span,self.n_keys = size,span,n_keys     # keys of a query, at most
-        self.columns = size.width*size.channels
+        self.columns,self.dense = size.width*size.channels, min(256, 3*n_keys)
         self.register_buffer('order', order, persistent=False)
 
 # %% ../nbs/22_image_transformer.ipynb #9f6f9242
@@ -206,7 +204,8 @@ def forward(self:LocalAttention, q, k, v, span=None, bias=None, scale=None, drop
     check_length(s, math.prod(self.size))
     if t == 1 and not torch.compiler.is_compiling():
         i = self.span.seen(s-1, q.device)
-        return attention(q, k[:,:,i], v[:,:,i], None, None, scale, dropout_p)
+        pick = lambda x: x[:,:,i] if isinstance(i, slice) else x.index_select(2, i)
+        return attention(q, pick(k), pick(v), None, None, scale, dropout_p)
     if fits_kernel(q, v, dropout_p): return kernel_attention(q, k, v, self.span, scale)
     if s <= self.dense:
         mask = resolve(self.span, t, s, device=q.device)
