@@ -8,10 +8,11 @@ Docs: https://transformer-family.github.io/transformer_family/blocks.html.md"""
 __all__ = ['count_pairs', 'Tile', 'Tiling', 'Window', 'Score', 'Dot', 'tiled_attention', 'tiled_part', 'join', 'local_attention',
            'Lists', 'Listed', 'listed']
 
-# %% ../nbs/08_blocks.ipynb #7be18d45
+# %% ../nbs/08_blocks.ipynb #c4bf967b
 import ast
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import List, NamedTuple, Tuple
 
 import torch
@@ -19,7 +20,7 @@ from fastcore.basics import patch
 from torch import Tensor
 
 from .attention import (
-    causal, fits_kernel, kernel_attention, open_rows, window)
+    causal, fits_kernel, kernel_attention, window)
 from .core import check_rate, check_sizes
 
 # %% ../nbs/08_blocks.ipynb #d9354027
@@ -34,7 +35,7 @@ def count_pairs(
     return sum(int(span(zero, zero, i[:,None], j).expand(len(i), t).sum())
                for i in j.split(rows))
 
-# %% ../nbs/08_blocks.ipynb #b642e6b2
+# %% ../nbs/08_blocks.ipynb #1edd76d4
 class Tile(NamedTuple):
     "Queries against keys: row r may see column c if c < free or lo ≤ r−c < hi."
     rows:slice # of the t queries
@@ -45,7 +46,6 @@ class Tile(NamedTuple):
     count:int=1 # blocks of queries in `rows`, with overlapping keys
     mask:Tensor=None # bool [b or 1,h or 1,t,s], forbids further pairs
 
-# %% ../nbs/08_blocks.ipynb #28a6cc72
 @patch(as_prop=True)
 def shape(self:Tile)->tuple:
     "Blocks c, queries of a block B, keys of a block W."
@@ -83,7 +83,7 @@ def add(self:Tile, out, g):
         part = g[:,:,:,j:j+B]; w = part.size(3)               # these do not overlap
         out[:,:,j:j+(c-1)*B+w].unfold(2, w, B).add_(part.mT)
 
-# %% ../nbs/08_blocks.ipynb #8980114a
+# %% ../nbs/08_blocks.ipynb #2ec600a0
 @patch
 def cuts(self:Tile)->list: # of (first column, end)
     "The columns of which the band hides something, as at most two ranges."
@@ -98,7 +98,6 @@ def _outside(B, W, lo, hi, device):
     x = torch.arange(B, device=device)[:,None] - torch.arange(W, device=device)
     return (x < lo) | (x >= hi)
 
-# %% ../nbs/08_blocks.ipynb #ce59ccaa
 @patch
 def hide(self:Tile, S, cache):
     "Write −inf into scores [b,h,c,B,W] that the tile does not allow."
@@ -109,7 +108,7 @@ def hide(self:Tile, S, cache):
     if self.mask is not None:
         S.masked_fill_(~self.mask[:,:,None,self.rows,self.keys], -math.inf)
 
-# %% ../nbs/08_blocks.ipynb #73776739
+# %% ../nbs/08_blocks.ipynb #fa72a6b3
 _values = {}                                        # name -> class
 
 class _Value:
@@ -123,10 +122,15 @@ class _Value:
     def spec(self):
         return '|'.join([self.name] + [str(getattr(self,n)) for n in self.__match_args__])
 
-def _made(spec):
-    "The tiling or score that a string stands for."
+@lru_cache(1024)
+def _parsed(spec):
     name,*numbers = spec.split('|')
-    return _values[name](*map(ast.literal_eval, numbers))
+    return name, tuple(map(ast.literal_eval, numbers))
+
+def _made(spec):
+    "The tiling or score that a string stands for, a fresh object."
+    name,numbers = _parsed(spec)
+    return _values[name](*numbers)
 
 # %% ../nbs/08_blocks.ipynb #d63779d1
 class Tiling(_Value):
@@ -238,13 +242,12 @@ def _softmax(S):
     empty = A[...,:1].isnan()
     return A.masked_fill_(empty, 0.) if empty.any() else A
 
-# %% ../nbs/08_blocks.ipynb #96dbd51b
+# %% ../nbs/08_blocks.ipynb #39711aae
 def _drop(A, call):
     "Factors 0 or 1/(1−p) for the weights of a tile; None without dropout."
     if call.dice is None: return None
     return torch.empty_like(A).bernoulli_(1-call.p, generator=call.dice).div_(1-call.p)
 
-# %% ../nbs/08_blocks.ipynb #7e0581c2
 def _forward(q, k, v, params, data, call, save):
     "Outputs, log-sum-exps, and the weights of each tile where they are stored."
     tiles,weights,cache = [*call.tiling.tiles(q, k, *data)], [], {}
@@ -287,7 +290,7 @@ def _backward(g, glse, q, k, v, y, lse, weights, params, data, call):
         for total,d in zip(call.score.part(tile, at, *dps), rest): total += d
     return [d.to(x.dtype) for d,x in zip((dq,dk,dv,*dps), (q,k,v,*params))]
 
-# %% ../nbs/08_blocks.ipynb #a5bd63b5
+# %% ../nbs/08_blocks.ipynb #ee714c20
 def _call(tiling, score, scale, p, seed, device):
     "The call that an operator's arguments describe."
     dice = torch.Generator(device).manual_seed(int(seed)) if len(seed) else None
@@ -307,7 +310,7 @@ def _(q, k, v, *args):
     y = v.new_empty(*q.shape[:-1], v.size(-1))
     return y, q.new_empty(*q.shape[:-1], 1, dtype=exact), []
 
-# %% ../nbs/08_blocks.ipynb #aeccea83
+# %% ../nbs/08_blocks.ipynb #224d8e95
 @torch.library.custom_op('transformer_family::tiled_attention_backward', mutates_args=())
 def _tiled_backward(g:Tensor, glse:Tensor, q:Tensor, k:Tensor, v:Tensor, y:Tensor,
                     lse:Tensor, weights:List[Tensor], params:List[Tensor],
@@ -322,7 +325,7 @@ def _(g, glse, q, k, v, y, lse, weights, params, *args):
     return [torch.empty_like(x, memory_format=torch.contiguous_format)
             for x in (q, k, v, *params)]
 
-# %% ../nbs/08_blocks.ipynb #700fd271
+# %% ../nbs/08_blocks.ipynb #06e45799
 def _save(ctx, inputs, output):
     q,k,v,params,data,*ctx.rest,seed,_ = inputs
     (y,lse,weights),ctx.sizes = output,(len(params),len(data))
@@ -338,7 +341,7 @@ def _grad(ctx, g, glse, _):
 
 _tiled.register_autograd(_grad, setup_context=_save)
 
-# %% ../nbs/08_blocks.ipynb #0927748d
+# %% ../nbs/08_blocks.ipynb #ca3e14f1
 def _check_inputs(q, k, v, dropout_p):
     check_rate(dropout_p=dropout_p)
     if not (q.ndim == k.ndim == v.ndim == 4 and q.shape[:2] == k.shape[:2] == v.shape[:2]
@@ -434,7 +437,7 @@ class Lists(NamedTuple):
     def add(self, out, g): _scatter(out, self.keys, g, add=True)
     def hide(self, S, cache): S.masked_fill_(~self.mask, -math.inf)
 
-# %% ../nbs/08_blocks.ipynb #439146b1
+# %% ../nbs/08_blocks.ipynb #e0974e5b
 def _gather(x, at):
     "Rows of [b,h,s,k] at positions [b or 1,h or 1,c,m]: [b,h,c,m,k]."
     c,m = at.shape[2:]
@@ -451,7 +454,11 @@ def _scatter(out, at, y, add):
         there = (i[0,0] >= 0).nonzero()[:,0]; i = i[0,0]
         if len(there) < len(i): y,i = y[:,:,there], i[there]
         return out.index_add_(2, i, y) if add else out.index_copy_(2, i, y)
-    y = y*(i >= 0)[...,None] if add else y
+    if add: y = y*(i >= 0)[...,None]
+    elif (i < 0).any():
+        b,h,n = torch.where(i.expand(y.shape[:3]) >= 0)
+        out[b,h,i.expand(y.shape[:3])[b,h,n]] = y[b,h,n]
+        return out
     i = i.clamp(min=0)[...,None].expand_as(y)
     return out.scatter_add_(2, i, y) if add else out.scatter_(2, i, y)
 

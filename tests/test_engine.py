@@ -1,0 +1,96 @@
+"""The engine against loops: random shapes, patterns, offsets and dtypes; outputs and gradients."""
+import math
+import random
+
+import pytest
+import torch
+
+from transformer_family.attention import causal, full, span_mask, window
+from transformer_family.blocks import Listed, Window, join, listed, tiled_attention, tiled_part
+
+
+def by_loops(q, k, v, allowed):
+    "Attention pair by pair: no matrix product, no softmax. allowed: bool [b,h,t,s]."
+    out = torch.zeros(*q.shape[:3], v.size(-1), dtype=torch.float64)
+    for b, h, i in torch.cartesian_prod(*(torch.arange(n) for n in q.shape[:3])).tolist():
+        keys = allowed[b, h, i].nonzero().flatten().tolist()
+        e = [(q[b, h, i]*k[b, h, j]).sum().div(math.sqrt(q.size(-1))).exp() for j in keys]
+        for j, x in zip(keys, e):
+            out[b, h, i] = out[b, h, i] + x/sum(e)*v[b, h, j]
+    return out
+
+
+def draw(rnd, dtype=torch.float64):
+    "Random sizes, and tensors of them."
+    b, h, t, k, w = (rnd.randint(1, n) for n in (2, 3, 9, 4, 4))
+    s = t + rnd.choice([0, 0, 1, 5])
+    g = torch.Generator().manual_seed(rnd.randint(0, 10**6))
+    return [torch.randn(b, h, n, d, generator=g).to(dtype).requires_grad_() for n, d in ((t, k), (s, k), (s, w))]
+
+
+def agree(ours, theirs, xs, tol=1e-9):
+    torch.testing.assert_close(ours.double(), theirs, rtol=tol, atol=tol)
+    g = torch.randn_like(theirs)
+    wide = torch.autograd.grad((theirs*g).sum(), xs, allow_unused=True, materialize_grads=True)
+    for a, b in zip(torch.autograd.grad((ours.double()*g).sum(), xs), wide):
+        torch.testing.assert_close(a.double(), b.double(), rtol=tol, atol=tol)
+
+
+def expand(mask, q, k):
+    return mask.expand(*q.shape[:3], k.size(2))
+
+
+@pytest.mark.parametrize('seed', range(40))
+def test_windows(seed):
+    rnd = random.Random(seed)
+    q, k, v = xs = draw(rnd)
+    n, block, keep = rnd.randint(1, 12), rnd.randint(1, 12), rnd.choice([0, 10**9])
+    allowed = expand(span_mask(window(n), q.size(2), k.size(2)), q, k)
+    data = []
+    if rnd.random() < .5:
+        g = torch.Generator().manual_seed(seed)
+        data = [torch.rand(rnd.choice([1, len(q)]), rnd.choice([1, q.size(1)]), *allowed.shape[2:], generator=g) < .6]
+        allowed = allowed & data[0]
+    agree(tiled_attention(*xs, Window(n, 0, block), data=data, keep=keep), by_loops(*xs, allowed), xs)
+
+
+@pytest.mark.parametrize('seed', range(20))
+def test_lists(seed):
+    rnd = random.Random(seed)
+    q, k, v = xs = draw(rnd)
+    t, s = q.size(2), k.size(2)
+    places = [*range(s-t, s)] + [-1]*rnd.randint(0, 3)
+    rnd.shuffle(places)
+    places += [-1]*(-len(places) % (B := rnd.randint(1, 5)))
+    rows = torch.tensor(places).view(-1, B)
+    span = rnd.choice([causal, full, window(3), lambda b, h, i, j: (i + j + b + h) % 2 == 0])
+    data = listed(rows, torch.arange(s).expand(len(rows), s), t, s, span, n_heads=q.size(1), batch=len(q))
+    allowed = expand(span_mask(span, t, s, q.size(1), len(q)), q, k)
+    agree(tiled_attention(*xs, Listed(), data=data), by_loops(*xs, allowed), xs)
+
+
+@pytest.mark.parametrize('seed', range(10))
+def test_parts(seed):
+    rnd = random.Random(seed)
+    q, k, v = xs = draw(rnd)
+    n = rnd.randint(1, 6)
+    y, lse = join(tiled_part(*xs, Window(n, 0, 3)), tiled_part(*xs, Window(near=n, block=4)))
+    allowed = expand(span_mask(causal, q.size(2), k.size(2)), q, k)
+    agree(y, by_loops(*xs, allowed), xs)
+    scores = (q @ k.mT / math.sqrt(q.size(-1))).masked_fill(~allowed, -torch.inf)
+    torch.testing.assert_close(lse[..., 0], scores.logsumexp(-1))
+
+
+@pytest.mark.parametrize('dtype, tol', [(torch.float32, 1e-5), (torch.bfloat16, 3e-2), (torch.float16, 4e-3)])
+def test_dtypes(dtype, tol):
+    for seed in range(5):
+        xs = draw(random.Random(seed), dtype)
+        q, k, v = xs
+        y = tiled_attention(*xs, Window(4, 0, 3))
+        assert y.dtype == dtype
+        wide = [x.detach().double().requires_grad_() for x in xs]
+        ref = by_loops(*wide, expand(span_mask(window(4), q.size(2), k.size(2)), q, k))
+        torch.testing.assert_close(y.double(), ref, rtol=tol, atol=tol)
+        got, want = (torch.autograd.grad(o.sum(), z) for o, z in ((y, xs), (ref, wide)))
+        for a, b in zip(got, want):
+            torch.testing.assert_close(a.double(), b, rtol=3*tol, atol=3*tol)
