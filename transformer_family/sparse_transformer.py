@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from .attention import MultiHeadAttention, Span, attention, masks
 from .attention import (
     fits_kernel, kernel_attention, open_rows, span_mask)
-from .blocks import Tile, Tiling, Window, join, tiled_part
+from .blocks import Tile, Tiling, Window, _check_last, join, tiled_part
 from .core import Output, check_sizes, check_tokens, configured
 from .positions import check_length
 from .transformer import (
@@ -121,12 +121,6 @@ def _positions(x, l, front, t):
     return x[:,:,front:front+t]
 
 # %% ../nbs/30_sparse_transformer.ipynb #d65f18cb
-def _check_last(q, k):
-    "The queries are the last positions of the keys."
-    if q.size(2) > k.size(2):
-        raise ValueError(f"the queries are the last of the keys' positions, got "
-                         f"{q.size(2)} queries and {k.size(2)} keys")
-
 @patch
 def part(self:strided_column,
     q:Tensor, k:Tensor, v:Tensor, # [b,h,t,k], [b,h,s,k], [b,h,s,k]
@@ -182,12 +176,10 @@ def part(self:strided_local, q, k, v):
     "Attention over the window."
     _check_last(q, k)
     return tiled_part(q, k, v, Window(self.l))
-
 @patch
 def part(self:strided_span, q, k, v):
     "Window and column: a union has the numbers of both."
     return join(strided_local.part(self, q, k, v), strided_column.part(self, q, k, v, 1))
-
 @patch
 def part(self:fixed_span, q, k, v):
     "Block and summaries of earlier blocks."
@@ -270,7 +262,6 @@ def by_kernel(self:SparseAttend, q, k, v): # [b,h,t,k] each
     "All groups by FlexAttention."
     if len(self.span.spans) == 1: return kernel_attention(q, k, v, self.span.spans[0])
     return kernel_attention(q, k, v, self.span, n_heads=q.size(1))
-
 @patch
 def __call__(self:SparseAttend, q, k, v, span=None, bias=None, dropout_p=0.):
     "Attention over the pattern, by the form that suits device and length."
