@@ -20,9 +20,9 @@ from statistics import median
 import torch
 import torch.nn.functional as F
 
-from transformer_family.attention import open_rows, span_mask, window
+from transformer_family.attention import block_mask, open_rows, span_mask, window
 from transformer_family.blocks import count_pairs, local_attention
-from transformer_family.sparse_transformer import Part, SparseAttend, SparseTransformer, fixed_parts, strided_parts
+from transformer_family.sparse_transformer import SparseAttend, SparseTransformer, by_head, patterns
 
 L, HEADS, D_HEAD, WINDOW, STRIDE, RUNS = 16384, 8, 64, 256, 128, 5
 LENGTHS, SQUARES = (4096, 8192, 16384, 32768), (1024, 4096, 16384)
@@ -44,20 +44,19 @@ def seconds(f, xs):
     return time.perf_counter() - start
 
 
-def flat(part):
-    "A part of a pattern as a function of [b,h,t,k]."
-    return lambda *x: part.attend(*(a.flatten(0, 1) for a in x))[0].view_as(x[0])
+def tiles(span):
+    "The algorithm of a mask as a function of queries, keys and values."
+    return lambda *x: span.part(*x)[0]
 
 
 def sparse_forms():
     "name -> (function, predicate)"
     forms = {'window 256': (partial(local_attention, n=WINDOW), window(WINDOW))}
-    named = {'strided: window': strided_parts(STRIDE)[0], 'strided: column': strided_parts(STRIDE)[1],
-             'strided: in one head': strided_parts(STRIDE)[2], 'fixed: block': fixed_parts(STRIDE, 8)[0]}
+    named = dict(zip(('strided: window', 'strided: column', 'strided: in one head'), patterns['strided'](STRIDE, 1)))
     for c in (8, 32):
-        _, summaries, both = fixed_parts(STRIDE, c)
+        named['fixed: block'], summaries, both = patterns['fixed'](STRIDE, c)
         named |= {f'fixed, c = {c}: summaries': summaries, f'fixed, c = {c}: in one head': both}
-    return forms | {name: (flat(part), part.span) for name, part in named.items()}
+    return forms | {name: (tiles(span), span) for name, span in named.items()}
 
 
 def package():
@@ -93,9 +92,8 @@ def in_turns(forms, xs, runs, warm=None):
 
 def flex(span, t=L):
     "FlexAttention with its block mask made beforehand, written without the library."
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-    moved = lambda b, h, i, j: span(b, h, i, j)             # a method is not accepted
-    block = create_block_mask(moved, None, None, t, t)
+    from torch.nn.attention.flex_attention import flex_attention
+    block = block_mask(span, t, device='cuda')
     def attend(q, k, v):
         return flex_attention(q, k, v, block_mask=block)
     attend.__code__ = attend.__code__.replace()             # eight variants of one function are all that is compiled
@@ -163,8 +161,8 @@ def growth(device):
 
 def squares(device):
     "Both patterns in one head with a stride of √L, and dense attention, by length."
-    kinds = {'strided': lambda t: flat(strided_parts(math.isqrt(t))[2]),
-             'fixed, c = 8': lambda t: flat(fixed_parts(math.isqrt(t), 8)[2]),
+    kinds = {'strided': lambda t: tiles(patterns['strided'](math.isqrt(t), 1)[2]),
+             'fixed, c = 8': lambda t: tiles(patterns['fixed'](math.isqrt(t), 8)[2]),
              'is_causal': lambda t: partial(F.scaled_dot_product_attention, is_causal=True)}
     xs = {t: inputs(t, device) for t in SQUARES}
     ms = by_size({(n, t): (f(t), xs[t]) for n, f in kinds.items() for t in SQUARES}, 3)
@@ -172,18 +170,18 @@ def squares(device):
 
 
 def short(device):
-    "Each part in pieces and as a whole matrix, a batch of 8 with 4 heads of 32, a stride of √L."
+    "Each mask in tiles and as a whole matrix, a batch of 8 with 4 heads of 32, a stride of √L."
     out = {}
     for t in SHORT:
         l = math.isqrt(t)
         named = dict(zip(('window', 'column', 'strided in one head', 'block', 'summaries', 'fixed in one head'),
-                         (*strided_parts(l), *fixed_parts(l, max(1, l//4)))))
+                         (*patterns['strided'](l, 1), *patterns['fixed'](l, max(1, l//4)))))
         xs = [torch.randn(8, 4, t, 32, device=device, requires_grad=True) for _ in range(3)]
-        for n, part in named.items():
-            mask, _ = open_rows(span_mask(part.span, t, device=device))
+        for n, span in named.items():
+            mask, _ = open_rows(span_mask(span, t, device=device))
             whole = partial(F.scaled_dot_product_attention, attn_mask=mask)
-            ms = by_size({'whole': (whole, xs), 'pieces': (flat(part), xs)}, 9)
-            out.setdefault(n, {})[str(t)] = round(ms['whole']/ms['pieces'], 2)
+            ms = by_size({'whole': (whole, xs), 'tiles': (tiles(span), xs)}, 9)
+            out.setdefault(n, {})[str(t)] = round(ms['whole']/ms['tiles'], 2)
     return out
 
 
@@ -192,7 +190,7 @@ def run(device):
     xs, forms = inputs(L, device), sparse_forms()
     fast, dense = {n: f for n, (f, _) in forms.items()}, rivals(device)
     if device == 'cuda':                # the path that the model takes there
-        fast = {n: SparseAttend(HEADS, Part(span, f, 0)) for n, (f, span) in forms.items()} | {
+        fast = {n: SparseAttend(by_head((span,), (HEADS,)), False) for n, (_, span) in forms.items()} | {
             'window 256': fast['window 256']}
     if attend := package() if device == 'cpu' else None:
         fast['package local-attention'] = attend

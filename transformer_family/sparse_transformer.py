@@ -6,9 +6,8 @@ Docs: https://transformer-family.github.io/transformer_family/sparse_transformer
 
 # %% auto #0
 __all__ = ['patterns', 'heads_ways', 'sparse_published', 'SparseSpan', 'strided_local', 'strided_column', 'strided_span',
-           'fixed_block', 'fixed_summary', 'fixed_span', 'connectivity', 'column_attention', 'block_attention',
-           'Summaries', 'summary_attention', 'by_head', 'SparseAttend', 'attends', 'sigmoid_gelu', 'init_deep_',
-           'SparseLayer', 'SparseStack', 'GridPositions', 'SparseTransformer']
+           'fixed_block', 'fixed_summary', 'fixed_span', 'connectivity', 'Summaries', 'by_head', 'SparseAttend',
+           'attends', 'sigmoid_gelu', 'init_deep_', 'SparseLayer', 'SparseStack', 'GridPositions', 'SparseTransformer']
 
 # %% ../nbs/30_sparse_transformer.ipynb #d405746d
 import math
@@ -21,16 +20,16 @@ from fastcore.basics import patch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from transformer_family.attention import (
-    MultiHeadAttention, Span, attention, fits_kernel, kernel_attention, masks, open_rows,
-    span_mask)
-from .blocks import Tile, Tiling, Window, join, tiled_part
+from .attention import MultiHeadAttention, Span, attention, masks
+from .attention import (
+    fits_kernel, kernel_attention, open_rows, span_mask)
+from .blocks import Tile, Tiling, Window, _check_last, join, tiled_part
 from .core import Output, check_sizes, check_tokens, configured
 from .positions import check_length
 from .transformer import (
     Encoder, EncoderLayer, FeedForward, Past, PreNorm)
 
-# %% ../nbs/30_sparse_transformer.ipynb #65b5781a
+# %% ../nbs/30_sparse_transformer.ipynb #a4b56a23
 def _check_stride(l, c=1)->None:
     "Strides are positive integers, and a block has at least as many columns as summaries."
     check_sizes(stride=l, summaries=c)
@@ -122,36 +121,24 @@ def _positions(x, l, front, t):
     return x[:,:,front:front+t]
 
 # %% ../nbs/30_sparse_transformer.ipynb #d65f18cb
-def _check_last(q, k):
-    "The queries are the last positions of the keys."
-    if q.size(2) > k.size(2):
-        raise ValueError(f"the queries are the last of the keys' positions, got "
-                         f"{q.size(2)} queries and {k.size(2)} keys")
-
-def column_attention(
-    q:Tensor, # [b,h,t,k]
-    k:Tensor, # [b,h,s,k]
-    v:Tensor, # [b,h,s,k]
-    l:int, # stride
+@patch
+def part(self:strided_column,
+    q:Tensor, k:Tensor, v:Tensor, # [b,h,t,k], [b,h,s,k], [b,h,s,k]
     near:int=0 # rows up to the nearest key: 1 leaves the own position out
 )->tuple: # y [b,h,t,k], lse [b,h,t,1]
-    "Attention over `strided_column(l)`: causal attention on the transposed positions."
-    _check_stride(l); _check_last(q, k)
-    t,front = q.size(2), (k.size(2) - q.size(2)) % l
+    "Causal attention on the transposed positions."
+    _check_last(q, k)
+    l,t,front = self.l, q.size(2), (k.size(2) - q.size(2)) % self.l
     columns = _columns(q, l, front), _columns(k, l), _columns(v, l)
     parts = tiled_part(*columns, Window(near=near))
     return tuple(_positions(x, l, front, t) for x in parts)
 
 # %% ../nbs/30_sparse_transformer.ipynb #e9df1038
-def block_attention(
-    q:Tensor, # [b,h,t,k]
-    k:Tensor, # [b,h,s,k]
-    v:Tensor, # [b,h,s,k]
-    l:int # stride
-)->tuple: # y [b,h,t,k], lse [b,h,t,1]
-    "Attention over `fixed_block(l)`: causal attention inside each block."
-    _check_stride(l); _check_last(q, k)
-    (h,t),first = q.shape[1:3], k.size(2) - q.size(2)
+@patch
+def part(self:fixed_block, q, k, v):
+    "Causal attention inside each block."
+    _check_last(q, k)
+    l,(h,t),first = self.l, q.shape[1:3], k.size(2) - q.size(2)
     front,skip = first % l, first // l * l
     blocks = _rows(q, l, front), *(_rows(x[:,:,skip:], l) for x in (k, v))
     parts = tiled_part(*(x.flatten(1,2) for x in blocks), Window())
@@ -174,17 +161,11 @@ class Summaries(Tiling):
             elif j: yield Tile(rows, slice(0,j))
 
 # %% ../nbs/30_sparse_transformer.ipynb #9526ef84
-def summary_attention(
-    q:Tensor, # [b,h,t,k]
-    k:Tensor, # [b,h,s,k]
-    v:Tensor, # [b,h,s,k]
-    l:int, # stride
-    c:int, # summary columns
-    own:bool=True # those of the query's own block too?
-)->tuple: # y [b,h,t,k], lse [b,h,t,1]
-    "Attention over `fixed_summary(l, c)`: to a gathered few of the keys."
-    _check_stride(l, c); _check_last(q, k)
-    t,front = q.size(2), (k.size(2) - q.size(2)) % l
+@patch
+def part(self:fixed_summary, q, k, v, own=True):
+    "Attention to a gathered few of the keys."
+    _check_last(q, k)
+    l,c,t,front = self.l, self.c, q.size(2), (k.size(2) - q.size(2)) % self.l
     few = (_rows(x, l)[:,:,:,l-c:].flatten(2,3) for x in (k, v))
     parts = tiled_part(_rows(q, l, front).flatten(2,3), *few, Summaries(l, c, own))
     return tuple(x[:,:,front:front+t] for x in parts)
@@ -192,56 +173,53 @@ def summary_attention(
 # %% ../nbs/30_sparse_transformer.ipynb #ca09ad67
 @patch
 def part(self:strided_local, q, k, v):
+    "Attention over the window."
     _check_last(q, k)
     return tiled_part(q, k, v, Window(self.l))
 @patch
-def part(self:strided_column, q, k, v): return column_attention(q, k, v, self.l)
-@patch
 def part(self:strided_span, q, k, v):
-    return join(tiled_part(q, k, v, Window(self.l)), column_attention(q, k, v, self.l, 1))
-@patch
-def part(self:fixed_block, q, k, v): return block_attention(q, k, v, self.l)
-@patch
-def part(self:fixed_summary, q, k, v): return summary_attention(q, k, v, self.l, self.c)
+    "Window and column: a union has the numbers of both."
+    return join(strided_local.part(self, q, k, v), strided_column.part(self, q, k, v, 1))
 @patch
 def part(self:fixed_span, q, k, v):
-    return join(block_attention(q, k, v, self.l),
-                summary_attention(q, k, v, self.l, self.c, own=False))
+    "Block and summaries of earlier blocks."
+    return join(fixed_block.part(self, q, k, v), fixed_summary.part(self, q, k, v, False))
 
 for _span,_n in ((strided_local,256), (strided_column,128), (strided_span,512),
                  (fixed_block,128), (fixed_summary,256), (fixed_span,512)):
     _span.dense = _n
 
-# %% ../nbs/30_sparse_transformer.ipynb #f6cf2a3f
-def _summaries(blocks, l, c, device, more=0):
-    "Positions of the summaries of so many whole blocks, and of `more` after them."
-    i = torch.arange(blocks*c + more, device=device)
-    return i//c*l + l-c + i%c
-
+# %% ../nbs/30_sparse_transformer.ipynb #5cf1f1b9
 @patch
 def last(self:strided_local, s, device=None):
     "Positions of the keys of the last of s positions."
     return torch.arange(max(0, s-self.l), s, device=device)
 @patch
 def last(self:strided_column, s, device=None):
+    "Every l-th, up to itself."
     return torch.arange((s-1)%self.l, s, self.l, device=device)
 @patch
 def last(self:strided_span, s, device=None):
+    "The column beyond the window, and the window."
     far = torch.arange((s-1)%self.l, max(s-self.l, (s-1)%self.l), self.l, device=device)
-    return torch.cat([far, strided_local(self.l).last(s, device)])
+    return torch.cat([far, strided_local.last(self, s, device)])
 
-# %% ../nbs/30_sparse_transformer.ipynb #3667e7e2
+# %% ../nbs/30_sparse_transformer.ipynb #9804f6e3
 @patch
 def last(self:fixed_block, s, device=None):
+    "From the start of the block."
     return torch.arange((s-1)//self.l*self.l, s, device=device)
 @patch
 def last(self:fixed_summary, s, device=None):
-    more = max(0, s%self.l - (self.l-self.c))
-    return _summaries(s//self.l, self.l, self.c, device, more)
+    "All summaries of s positions."
+    l,c = self.l, self.c
+    n = torch.arange(s//l*c + max(0, s%l - (l-c)), device=device)
+    return n//c*l + l-c + n%c
 @patch
 def last(self:fixed_span, s, device=None):
-    far = _summaries((s-1)//self.l, self.l, self.c, device)
-    return torch.cat([far, fixed_block(self.l).last(s, device)])
+    "The summaries of earlier blocks, and the block."
+    far = fixed_summary.last(self, (s-1)//self.l*self.l, device)
+    return torch.cat([far, fixed_block.last(self, s, device)])
 
 # %% ../nbs/30_sparse_transformer.ipynb #1fc6a708
 @dataclass(frozen=True)
@@ -284,7 +262,6 @@ def by_kernel(self:SparseAttend, q, k, v): # [b,h,t,k] each
     "All groups by FlexAttention."
     if len(self.span.spans) == 1: return kernel_attention(q, k, v, self.span.spans[0])
     return kernel_attention(q, k, v, self.span, n_heads=q.size(1))
-
 @patch
 def __call__(self:SparseAttend, q, k, v, span=None, bias=None, dropout_p=0.):
     "Attention over the pattern, by the form that suits device and length."
