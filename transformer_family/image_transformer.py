@@ -26,7 +26,6 @@ from .attention import (
 from .blocks import Listed, Tile, Tiling, listed, tiled_attention
 from .core import (
     Output, check_sizes, check_tokens, configured, new_ax)
-from .data import Images
 from .generation import generate
 from transformer_family.images import (
     Categorical, ImageLoader, PixelEmbedding, check_images, divides, grid_positions,
