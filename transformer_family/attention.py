@@ -12,7 +12,6 @@ __all__ = ['full', 'causal', 'masks', 'kernels', 'Span', 'both', 'either', 'wind
 
 # %% ../nbs/01_attention.ipynb #29c710dc
 import contextlib
-import math
 import weakref
 from collections import OrderedDict
 from copy import copy

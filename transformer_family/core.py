@@ -220,7 +220,7 @@ def check_types(
         if not fits(x): raise ValueError(f"{n} must be {what}, got {x!r}")
 
 # %% ../nbs/00_core.ipynb #20908af3
-def _tail(cls, init):
+def _from_init(cls, init):
     "Classes from the first on whose `__init__` is this one."
     same = [inspect.unwrap(c.__init__) is inspect.unwrap(init) for c in cls.__mro__]
     return cls.__mro__[same.index(True):] if any(same) else ()
@@ -244,7 +244,7 @@ def check_arguments(
 # %% ../nbs/00_core.ipynb #5df4dd30
 def _bind(init, self, args, kwargs):
     "What every parameter gets, or an error that says what does not fit."
-    sig,mro = inspect.signature(init), _tail(type(self), init)
+    sig,mro = inspect.signature(init), _from_init(type(self), init)
     params,who = check_arguments(type(self), kwargs, mro), (mro or (type(self),))[0]
     try: bound = sig.bind_partial(self, *args, **kwargs)
     except TypeError as e: _refuse(who, f"cannot be called so ({e})", params)

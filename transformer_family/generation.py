@@ -6,7 +6,7 @@ Docs: https://transformer-family.github.io/transformer_family/generation.html.md
 
 # %% auto #0
 __all__ = ['filter_logits', 'sample', 'window_start', 'generate', 'generate_text', 'length_penalty', 'beam_step', 'Hypotheses',
-           'no_hypotheses', 'keep_best', 'best_possible', 'Beam', 'extend', 'settle', 'beam_search', 'translate']
+           'no_hypotheses', 'keep_best', 'best_possible', 'Beam', 'extend_beams', 'settle', 'beam_search', 'translate']
 
 # %% ../nbs/06_generation.ipynb #d4a7de62
 import math
@@ -202,7 +202,7 @@ def _log_probs(logits):
                      "and something to mend in the model")
 
 # %% ../nbs/06_generation.ipynb #051cdf5a
-def extend(
+def extend_beams(
     model:nn.Module, # called as model(src, tgt, src_mask, past)
     hyps:Beam, # w for each sentence
     beam:int, # how many to go on with
@@ -221,7 +221,7 @@ def extend(
 
 # %% ../nbs/06_generation.ipynb #e44074c6
 def settle(
-    hyps:Beam, # as `extend` leaves them
+    hyps:Beam, # as `extend_beams` leaves them
     kept:Hypotheses, # the complete ones so far
     n:Tensor, # [b], most tokens for each sentence
     alpha:float,
@@ -314,7 +314,8 @@ def beam_search(
     hyps = Beam(src, src_mask, first, None, torch.zeros(first.shape, device=src.device))
     with evaluating(model):
         while hyps.scores.isfinite().any():
-            hyps,kept = settle(extend(model, hyps, beam, cache), kept, n, alpha, end)
+            hyps = extend_beams(model, hyps, beam, cache)
+            hyps,kept = settle(hyps, kept, n, alpha, end)
     return kept._replace(tokens=kept.tokens[...,:kept.lengths.max()])
 
 # %% ../nbs/06_generation.ipynb #00a25d7d

@@ -13,7 +13,6 @@ __all__ = ['ImageSize', 'image_size', 'check_images', 'grid_positions', 'PixelEm
 import io
 import math
 import random
-from contextlib import nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ import torch.nn.functional as F
 from fastcore.basics import patch
 from torch import Tensor, nn
 
+from .attention import _wide, exactly
 from .core import check_sizes
 from .data import Images
 from .positions import sinusoids
@@ -102,7 +102,7 @@ class Categorical(nn.Linear):
     "Scores of every value of an intensity (Parmar et al., 2018)."
 
 # %% ../nbs/09_images.ipynb #88ae4d5d
-def _wide(*xs): return [x.to(torch.promote_types(x.dtype, torch.float32)) for x in xs]
+def _exact(*xs): return [*map(_wide, xs)]
 
 # %% ../nbs/09_images.ipynb #3426ff3e
 def bins(n_values:int, like:Tensor)->tuple: # centres [v], half the width
@@ -118,7 +118,7 @@ def logistics(
     n_values:int
 )->Tensor: # […,v], log P
     "Log-probability of every value (Salimans et al., 2017)."
-    log_pi,mu,log_s = _wide(log_pi, mu, log_s)
+    log_pi,mu,log_s = _exact(log_pi, mu, log_s)
     (at,half),scale = bins(n_values, mu), (-log_s).exp()[...,None]           # […,m,1]
     edge = (at[1:] - half - mu[...,None]) * scale                            # […,m,v-1]
     width = (-torch.expm1(-2*half*scale)).log().expand(*mu.shape, n_values-2)
@@ -135,7 +135,7 @@ def draw_logistics(
     generator=None # torch.Generator
 )->Tensor: # […], values
     "Draw from a mixture of logistic distributions."
-    log_pi,mu,log_s = _wide(log_pi, mu, log_s)
+    log_pi,mu,log_s = _exact(log_pi, mu, log_s)
     shape = *mu.shape[:-1],1
     flat = log_pi.reshape(-1, mu.size(-1)).exp()
     i = torch.multinomial(flat, 1, generator=generator).view(shape)
@@ -158,8 +158,8 @@ class Logistics(nn.Module):
     def parameters_of(self, x:Tensor)->tuple: # three times [b,t,m]
         "log π, μ and log s at each position."
         kind = x.device.type
-        with nullcontext() if x.is_meta else torch.autocast(kind, enabled=False):
-            x = F.linear(*_wide(x, self.W.weight, self.W.bias))
+        with exactly(x):
+            x = F.linear(*_exact(x, self.W.weight, self.W.bias))
         log_pi,mu,log_s = x.chunk(3, -1)
         return log_pi.log_softmax(-1), mu, log_s.clamp(min=self.least)
 

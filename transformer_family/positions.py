@@ -9,8 +9,6 @@ __all__ = ['angles', 'sinusoidal', 'sinusoids', 'rotation', 'check_length', 'Sin
            'relative_index', 'shaw_scores', 'shaw_values', 'Relations', 'ShawAttention']
 
 # %% ../nbs/02_positions.ipynb #f2ae5ec7
-import math
-
 import torch
 import torch.nn.functional as F
 from fastcore.basics import patch

@@ -28,7 +28,7 @@ from .attention import attention_weights
 from .core import check_sizes
 from .data import END, PAD, START, Position
 from .generation import translate
-from .training import evaluating, unwrap, write_atomic
+from .training import evaluating, unwrap
 from .transformer import hide_tokens
 
 # %% ../nbs/07_translation.ipynb #fb7fca93
