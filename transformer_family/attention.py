@@ -352,8 +352,8 @@ def plot_attention(
     ax = new_ax(ax, (3,3))
     ax.imshow(A.detach().float().cpu(), vmin=0, vmax=1, cmap='Blues')
     ax.set(title=title, xlabel='key', ylabel='query', xticks=[], yticks=[])
-    if keys is not None: ax.set_xticks(range(len(keys)), keys, fontsize=7)
-    if queries is not None: ax.set_yticks(range(len(queries)), queries, fontsize=7)
+    if keys is not None: ax.set_xticks(range(len(keys)), keys)
+    if queries is not None: ax.set_yticks(range(len(queries)), queries)
     return ax
 
 # %% ../nbs/01_attention.ipynb #f7420f4f

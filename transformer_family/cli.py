@@ -16,7 +16,7 @@ __all__ = ['MENDABLE', 'learned', 'RUN', 'MAYBE', 'at_prompt', 'sentence', 'one_
 import warnings
 with warnings.catch_warnings():           # of what fastai imports; a user cannot help it
     warnings.simplefilter('ignore', FutureWarning)
-    import fastai.basics
+    import fastai.basics  # noqa: F401
 
 # %% ../nbs/70_cli.ipynb #3b92f230
 import ast
