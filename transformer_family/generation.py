@@ -83,7 +83,7 @@ def _as_prompt(model, prompt):
     if prompt.numel() == 0:
         raise ValueError("the prompt is empty, and a model predicts the next token: "
                          "give at least one, a newline for instance")
-    check_tokens(prompt.cpu(), model.vocab_size, 'the prompt')
+    check_tokens(prompt.cpu(), getattr(model, 'n_tokens', model.vocab_size), 'the prompt')
     p = next(model.parameters(), prompt)
     return prompt.to(p.device, torch.long)
 

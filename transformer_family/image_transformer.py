@@ -165,7 +165,7 @@ class _Around(NamedTuple):
 def tiles(self:LocalSpan2D, q, k):
     "At most 64 queries of a block; all blocks together where that is little work."
     (b,h,t,_),s = q.shape, k.size(2)
-    small = b*h*math.prod(self.block) < 256 and q.dtype.itemsize > 2
+    small = b*h*math.prod(self.block) < 256
     make = lambda: self.lists(t, s, q.device, small)
     made = make() if t == 1 else masks.get(self, ('tiles', t, s, q.device, small), make)
     yield from Listed().tiles(q, k, *made) if small else made
