@@ -4,6 +4,7 @@ from configparser import ConfigParser
 from pathlib import Path
 
 from setuptools import setup
+from setuptools.command.editable_wheel import editable_wheel
 
 root = Path(__file__).parent
 cfg = ConfigParser(delimiters=['='])
@@ -21,7 +22,15 @@ def readme():
     return re.sub(r'(?<!!)(\[[^\]]*\]\()(?![a-z]+:|#)', rf'\1{repo}/blob/main/', text)
 
 
+class Editable(editable_wheel):
+    "A working copy also has `tools`, where nbdev finds what makes the site's pages; wheels have the library alone."
+    def run(self):
+        self.distribution.packages.append('tools')
+        super().run()
+
+
 setup(
+    cmdclass={'editable_wheel': Editable},
     long_description=readme(),
     long_description_content_type='text/markdown',
     install_requires=cfg['requirements'].split(),

@@ -1,8 +1,10 @@
 """The site's pages, checked without Quarto: nbdev processes the notebooks, pandoc reads what it made."""
+import ast
 import json
 import os
 import re
 import subprocess
+import sys
 import time
 from functools import cached_property
 from html.parser import HTMLParser
@@ -261,20 +263,96 @@ def figure_faults(page):
 def test_every_chapter_is_in_the_sidebar():
     def entries(contents):
         for e in contents:
-            if isinstance(e, dict):
-                yield from entries(e['contents'])
+            if isinstance(e, str):
+                yield e, ''
+            elif 'href' in e:
+                yield e['href'], e['text']
             else:
-                yield e
+                yield from entries(e['contents'])
     sidebar = yaml.safe_load((ROOT/'_quarto.yml').read_text(encoding='utf-8'))['website']['sidebar']
     listed = list(entries(sidebar['contents']))
-    assert len(listed) == len(set(listed))
-    assert set(listed) == {p.name for p in notebooks()}
+    assert sorted(name for name, _ in listed) == sorted(p.name for p in notebooks())
+    unnumbered = [name for name, text in listed if name != 'index.ipynb' and text[:3] != f'{name[:2]} ']
+    assert not unnumbered, 'the sidebar names chapters by number and title'
 
 
 def test_every_chapter_is_in_the_index():
     text = '\n'.join(joined(c['source']) for c in read(ROOT/'nbs'/'index.ipynb'))
     missing = [p.name for p in notebooks() if p.name != 'index.ipynb' and f']({p.name})' not in text]
     assert not missing, f'nbs/index.ipynb has no link to {missing}'
+
+
+# One listing for each function, tests and drawing code folded: tools/page.py
+
+def shown_code(page):
+    "The cells of a page whose code is shown, with their options."
+    opts = ((c, options(c)) for c in page.cells if c['cell_type'] == 'code')
+    return [(c, o) for c, o in opts if o.get('echo') is not False and o.get('include') is not False]
+
+
+def definitions(cell):
+    "The functions and classes that a cell defines, patched methods with their class."
+    for tree in ast.parse(joined(cell['source'])).body:
+        if isinstance(tree, (ast.FunctionDef, ast.ClassDef)) and '.setter' not in ast.unparse(tree):
+            patched = isinstance(tree, ast.FunctionDef) and 'patch' in ''.join(map(ast.unparse, tree.decorator_list))
+            yield (f'{ast.unparse(tree.args.args[0].annotation)}.' if patched else '') + tree.name
+
+
+def listing_faults(page):
+    "Functions that are listed twice or have no anchor, and cards with signatures."
+    listed = [name for c, o in shown_code(page) if 'exports' in o for name in definitions(c)]
+    faults = [f'listed twice: {n}' for n in {n for n in listed if listed.count(n) > 1}]
+    faults += [f'no anchor: {n}' for n in listed if not n.startswith('_') and n.lower() not in page.tags.ids
+               and '._' not in n and ' | ' not in n]
+    for c in page.cells:
+        if c['cell_type'] == 'code' and re.search(r'^show_doc\(', joined(c['source']), re.MULTILINE):
+            faults += [f'a card: {joined(c["source"])}' for o in c['outputs']
+                       if '```' in joined(o.get('data', {}).get('text/markdown', ''))]
+    return faults
+
+
+@names
+def test_functions_are_listed_once(pages, name):
+    faults = listing_faults(pages[name])
+    assert not faults, '\n'.join(faults)
+
+
+@names
+def test_anchors_are_unique(pages, name):
+    ids = pages[name].tags.ids
+    assert not {i for i in ids if ids.count(i) > 1}
+
+
+def only_asserts(cell):
+    "Does a cell state and test, without an output and without a name that another cell could use?"
+    body = ast.parse(joined(cell['source'])).body
+    return (not cell.get('outputs') and any(isinstance(t, ast.Assert) or re.match(r'test_\w+\(', ast.unparse(t))
+                                            for t in body)
+            and not any(isinstance(t, (ast.FunctionDef, ast.ClassDef)) or isinstance(n, ast.Name)
+                        and isinstance(n.ctx, ast.Store) for t in body for n in ast.walk(t)))
+
+
+@names
+def test_tests_and_drawing_are_folded(pages, name):
+    for c, o in shown_code(pages[name]):
+        folded, summary = o.get('code-fold') is True, o.get('code-summary')
+        if 'exports' in o:
+            assert not folded, f'cell {c.get("id")}: exported code is there to be read'
+        elif pictures(c):
+            assert folded and summary == 'Code', f'cell {c.get("id")} shows a picture and the code that draws it'
+        elif only_asserts(c):
+            assert folded and re.match(r'Tests: .', summary), f'cell {c.get("id")} only asserts'
+
+
+@names
+def test_title_stands_alone(name):
+    "nbdev takes the title and the summary out of their cell and drops the rest."
+    first = next(joined(c['source']) for c in read(ROOT/'nbs'/name) if c['cell_type'] == 'markdown')
+    assert re.fullmatch(r'# [^\n]+(\n+> [^\n]+)?(\n+(- [\w-]+: [^\n]+\n?)+)?\s*', first), first
+
+
+def test_home_shows_its_picture(pages):
+    assert [img for img in pages['index.ipynb'].tags.images if img['src'] == 'images/family.svg']
 
 
 # What is stored in the notebooks
@@ -349,3 +427,64 @@ def test_checks_find_broken_links(src):
 @pytest.mark.parametrize('src', ['plot()', '#| label: fig-a\nplot()', '#| label: fig-a\n#| fig-cap: A\nplot()'])
 def test_checks_find_figures_without_words(src):
     assert figure_faults(Page('a.ipynb', [{'cell_type': 'code', 'source': src, 'outputs': PNG}]))
+
+
+# Pages as tools/page.py makes them
+
+PAGE = '''
+import json, sys
+from fastcore.nbio import dict2nb
+from nbdev.processors import FilterDefaults
+cells = [dict(cell_type=t, id=str(i), metadata={}, source=s, **({} if t == 'markdown' else dict(outputs=o)))
+         for i, (t, s, o) in enumerate(json.loads(sys.argv[1]))]
+nb = dict2nb(dict(cells=cells, metadata={}, nbformat=4, nbformat_minor=5))
+nb.path_ = 'nbs/a.ipynb'
+FilterDefaults()(nb)
+print(json.dumps([[c.source, c.get('outputs', [])] for c in nb.cells]))
+'''
+
+
+def made(*cells):
+    "The page of a notebook with these cells, text or (code, outputs): its sources."
+    cells = [('markdown', c[2:], []) if isinstance(c, str) and c.startswith('m:') else
+             ('code', c, []) if isinstance(c, str) else ('code', *c) for c in cells]
+    res = subprocess.run([sys.executable, '-W', 'ignore', '-c', PAGE, json.dumps(cells)], cwd=ROOT, text=True,
+                         capture_output=True, timeout=120, env={**os.environ, 'PYTHONPATH': str(ROOT)})
+    assert res.returncode == 0, res.stderr
+    return json.loads(res.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope='module')
+def example():
+    text = [{'output_type': 'stream', 'name': 'stdout', 'text': ['3\n']}]
+    return dict(made(
+        'm:# Title', '#| default_exp a', '#| export\nfrom transformer_family.core import count_params',
+        '#| hide\ndef same(a, b): assert a == b\ndef equal(a): same(a, a)',
+        'm:## Double\n\nTwice:', '#| exports\ndef half(x): return x/2\n\ndef double(x): return 2*x',
+        'assert double(1) == 2', 'equal(half(2))', '# It is even\nx = double(3)\nassert x % 2 == 0',
+        'y = 4\nassert y == 4', ('print(y - 1)', text), 'for y in range(3): assert y < 3', ('print(9)\nassert 1', text),
+        'z = 5\nassert z', 'z = 6', ('print(z)', text), 'assert str', ('plot(7)', PNG), 'count_params(2)\nassert int'))
+
+
+@pytest.mark.parametrize('source,summary', [
+    ('assert double(1) == 2', 'Tests: `double`'), ('equal(half(2))', 'Tests: `half`'),
+    ('# It is even\nx = double(3)\nassert x % 2 == 0', 'Tests: It is even'), ('z = 5\nassert z', 'Tests: Double'),
+    ('for y in range(3): assert y < 3', 'Tests: Double'), ('assert str', 'Tests: Double'),
+    ('count_params(2)\nassert int', 'Tests: `count_params`'), ('plot(7)', 'Code')])
+def test_page_folds(example, source, summary):
+    assert f'#| code-fold: true\n#| code-summary: "{summary}"\n{source}' in example
+
+
+@pytest.mark.parametrize('source', ['y = 4\nassert y == 4', 'print(y - 1)', 'print(9)\nassert 1', 'z = 6'])
+def test_page_leaves_open_what_is_read(example, source):
+    assert source in example
+
+
+def test_page_lists_functions_once(example):
+    sources = [re.sub(r'^#\|.*\n', '', s, flags=re.MULTILINE) for s in example]
+    code = next(s for s in sources if s.startswith('def half'))
+    at = [sources.index(s) for s in ('show_doc(double)', 'show_doc(half)', code)]
+    assert at == [at[0], at[0] + 1, at[0] + 2]                       # both anchors, then the code of both
+    shown, = (joined(o[0]['data']['text/markdown']) for s, o in example.items() if 'show_doc(half)' in s)
+    assert '[]{#half}' in shown and '```' not in shown
+    assert '## Double {#section-double}\n\nTwice:' in example      # the function has the anchor of that name

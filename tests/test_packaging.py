@@ -176,6 +176,21 @@ def test_wheel_trains_elsewhere(elsewhere, tmp_path):
     assert 'transformer' in out
 
 
+def test_working_copies_have_what_makes_pages(tmp_path):
+    "`pip install -e` lets nbdev import tools.page, which no wheel has."
+    env, tree = tmp_path/'env', copy_tree(tmp_path/'tree')
+    command([sys.executable, '-m', 'venv', '--without-pip', env], tmp_path)
+    site, = env.glob('lib/python*/site-packages')
+    (site/'around.pth').write_text('\n'.join(p for p in sys.path if p.endswith(('site-packages', 'dist-packages'))))
+    command([sys.executable, '-m', 'pip', '--python', env/'bin'/'python', 'install', '--no-deps', '--no-index',
+             '--no-build-isolation', '--quiet', '-e', tree], tmp_path)
+    code = 'import tools.page, transformer_family as t; print(tools.page.__file__, t.__file__)'
+    where = command([env/'bin'/'python', '-c', code], tmp_path, **clean_env(env)).split()
+    assert all(Path(f).is_relative_to(tree) for f in where), where
+    named = re.findall(r'^(?:renderer|doc_procs) = "(.+)"$', text_of(tree/'pyproject.toml'), flags=re.MULTILINE)
+    assert len(named) == 2 and all(n.startswith('tools.page') for n in named)
+
+
 # What .ci/run adds: an environment of its own, with the requirements that a newcomer gets
 
 def readme_command():
