@@ -54,10 +54,11 @@ def block_cells(
 def block_order(
     rows:int, # of the grid
     columns:int,
-    block:tuple # rows and columns of a query block
+    block:tuple, # rows and columns of a query block
+    device=None
 )->Tensor: # [L], place in the raster of each position
     "Block after block, each in raster order."
-    *_,r,c = block_cells(torch.arange(rows*columns), rows, columns, block)
+    *_,r,c = block_cells(torch.arange(rows*columns, device=device), rows, columns, block)
     return r*columns + c
 
 # %% ../nbs/22_image_transformer.ipynb #40d18501
@@ -129,7 +130,8 @@ def around(self:LocalSpan2D, device=torch.device('cpu')):
     "Of each block: its first position, its end, and its keys in earlier blocks."
     rows,columns,(B_r,B_c),(M_r,M_c) = self.rows,self.columns,self.block,self.memory
     def make():
-        at = block_order(rows, columns, self.block).argsort().view(rows, columns)
+        order = block_order(rows, columns, self.block, 'cpu')        # to be read, also on meta
+        at = order.argsort().view(rows, columns)
         for top in range(0, rows, B_r):
             for left in range(0, columns, B_c):
                 own,first = at[top:top+B_r, left:left+B_c], max(0, left-M_c)
