@@ -40,7 +40,7 @@ def cut(z, **kw):
 
     def f(q, k, v, table, param):
         tokens = S*param.view(1, -1, 1, 1)
-        return span_attention(q, k, v, table, tokens, RAMP, reach=max(span.reach(tokens)), **kw)
+        return span_attention(q, k, v, table, tokens, RAMP, n_keys=max(span.n_keys(tokens)), **kw)
     return f, span.z
 
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.sparse import flex
-from transformer_family.attention import attention
+from transformer_family.attention import attention, span_mask
 from transformer_family.image_transformer import ImageTransformer, local_pattern, sample_images
 from transformer_family.transformer import PreNorm
 
@@ -28,7 +28,8 @@ def sync(device):
 def contenders(side, device):
     "Attention over a picture: both patterns, the first of them on the full matrix, full causal; FlexAttention on CUDA."
     local = {name: local_pattern(name, (side, side, 3)).to(device) for name in ('1d', '2d')}
-    dense = {'dense': lambda q, k, v: attention(q, k, v, local['1d'].span),
+    mask = span_mask(local['1d'].span, 3*side*side, device=device)
+    dense = {'dense': lambda q, k, v: attention(q, k, v, mask),
              'is_causal': lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True)}
     kernels = {f'flex {name}': flex(x.span, 3*side*side) for name, x in local.items()} if device == 'cuda' else {}
     return {**local, **dense, **kernels}

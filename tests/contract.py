@@ -7,6 +7,7 @@ from copy import deepcopy
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._dynamo.backends.registry import lookup_backend
 
 from transformer_family import zoo
 from transformer_family.core import Output, arguments, tree_map
@@ -17,6 +18,8 @@ VOCAB, LEN, BATCH = 50, 24, 3
 SMALL = dict(vocab_size=VOCAB, d_model=32, n_layers=2, n_heads=4, max_len=LEN)
 OWN = {    # model -> further arguments that make it small
     'image_transformer': dict(size=[4, 6], block=7, memory=5)}
+
+LENGTHS = LEN, 23, 5, 7, 9, 12, 13, 17, 19, 20, 21, 22
 
 
 def small(name, seed=0, **overrides):
@@ -147,8 +150,9 @@ def gradients(name):
 def losses(name):
     model, (x, y) = small(name).train(), batch()
     out = model(x, None, y)
+    assert out.losses.keys() == model.loss_weights.keys()      # none where there are none, and each has its weight
     for n, loss in out.losses.items():
-        assert loss.ndim == 0 and loss.isfinite() and n in model.loss_weights, n
+        assert loss.ndim == 0 and loss.isfinite() and loss.requires_grad, n
     assert (out.past is not None) == model.carries_past
     assert model.eval()(x, None, y).logits.shape == (BATCH, LEN, VOCAB)
 
@@ -173,6 +177,50 @@ def copies(name):
     assert torch.equal(twin(tokens).logits, want), 'the copy shares parameters with its model'
 
 
+def counting(backend):
+    "A backend that counts what it is asked to compile, and its list."
+    graphs, real = [], lookup_backend(backend)
+
+    def _count(graph, inputs, **kwargs):
+        graphs.append(graph)
+        return real(graph, inputs, **kwargs)
+    return _count, graphs
+
+
+def compiled(model, backend):
+    "The model under `fullgraph`, and a list that grows by one for each compilation."
+    torch._dynamo.reset()
+    count, graphs = counting(backend)
+    return torch.compile(model, backend=count, fullgraph=True), graphs
+
+
+def one_graph(name, backend='eager', train=False, tol=1e-9):
+    "Twelve lengths of one model: outputs, in training also gradients, and two compilations."
+    model = small(name).train(train)
+    whole, graphs = compiled(model, backend)
+
+    def run(f, x, y):
+        torch.manual_seed(3)
+        if not train:
+            with torch.no_grad():
+                return f(x).logits
+        return torch.autograd.grad(total_loss(f, x, y), [*model.parameters()])
+    for t in LENGTHS:
+        xy = some_tokens(t=t), some_tokens(t=t, seed=2)
+        for a, b in zip(run(whole, *xy), run(model, *xy), strict=True):
+            close(a, b, tol)
+    assert len(graphs) <= 2, f'{len(graphs)} compilations for {len(LENGTHS)} lengths'
+
+
+def one_graph_decoding(name, backend='eager'):
+    "A stream in pieces, most of them single tokens, its past handed on: few compilations."
+    model, tokens = small(name), some_tokens()
+    whole, graphs = compiled(model, backend)
+    with torch.no_grad():
+        close(in_pieces(whole, tokens, [6] + [1]*12 + [3, 2, 1])[0], model(tokens).logits)
+    assert len(graphs) <= 4, f'{len(graphs)} compilations for 16 steps'
+
+
 def compiling(name):
     model, tokens = small(name), some_tokens()
     whole = torch.compile(model, backend='eager', fullgraph=True)
@@ -180,6 +228,38 @@ def compiling(name):
     if 'generation' not in zoo.exempt(name):
         compiled = torch.compile(model, backend='eager')
         assert torch.equal(generate(compiled, tokens[:, :5], 3, 0), generate(model, tokens[:, :5], 3, 0))
+    one_graph(name)
+    one_graph(name, train=True)
+    one_graph_decoding(name)
+
+
+def exporting(name):
+    "One exported program for every length."
+    model, tokens = small(name), some_tokens()
+    t = torch.export.Dim('t', min=2, max=LEN)
+    program = torch.export.export(model, (tokens,), dynamic_shapes=({1: t},), strict=True).module()
+    for n in (2, 5, LEN):
+        close(program(tokens[:, :n]).logits, model(tokens[:, :n]).logits)
+
+
+def dropout_in_evaluation(name):
+    "A rate above 0 changes training and nothing else."
+    tokens = some_tokens()
+    dropping, plain = small(name, dropout=.5), small(name, dropout=0.)
+    assert torch.equal(dropping(tokens).logits, plain(tokens).logits)
+    assert not torch.equal(dropping.train()(tokens).logits, plain.train()(tokens).logits)
+
+
+def past_memory(name):
+    "A past holds what it shows: no tensor of it is a window into a larger one."
+    model, tokens, past = small(name), some_tokens(), None
+    for piece in tokens.split([9, 1, 1, 5, 8], 1):
+        past = model(piece, past).past
+
+        def check(x):
+            held, shown = x.untyped_storage().nbytes(), x.numel()*x.element_size()
+            assert held <= shown, f'{list(x.shape)} shows {shown} bytes and holds {held}'
+        tree_map(check, past)
 
 
 def precision(name):

@@ -221,11 +221,14 @@ def test_divergence_and_full_disk_keep_the_last_checkpoint(cwd):
 
 
 def test_minutes_are_a_budget_too(cwd):
-    "A run of a tenth of a minute ends by itself, is finished, and has validated at its end."
-    out = typed(cwd, 'tfam-train', '--minutes', .1, '--out', 'timed', *SMALL)
+    "A run of three seconds ends by itself: no step begins after them, the last one is validated, the rest is nothing."
+    out = typed(cwd, 'tfam-train', '--minutes', .05, '--out', 'timed', *SMALL)
     assert 'trained' in out
     rows = [line.split(',') for line in sound(cwd / 'timed')[1:]]
-    assert 5 < float(rows[-1][1]) < 30 and rows[-1][-1]
+    assert all(float(r[1]) < 3 for r in rows[:-1]) and rows[-1][-1]
+    with safe_open(cwd / 'timed' / 'checkpoint.safetensors', 'pt') as f:
+        state = dict(json.loads(f.metadata()['metadata'])['state']['dict'])
+    assert state['seconds'] >= 3 and state['step'] == len(rows)
     assert 'is finished' in typed(cwd, 'tfam-train', '--resume', 'timed', '--device', 'cpu')
 
 
@@ -318,7 +321,7 @@ def test_args_reach_the_model(cwd):
     assert 'is finished' in typed(cwd, 'tfam-train', '--resume', 's', '--device', 'cpu')
     assert typed(cwd, 'tfam-generate', 's', '--n', 5, '--prompt', 'wall').startswith('wall')
     for bad, sentence in (('patern=fixed', 'did you mean pattern?'), ('fixed', 'NAME=VALUE'),
-                          ('wiring=os.system', 'not callable')):
+                          ('wiring=os.system', "wiring must be of kind 'wiring'")):
         err = typed(cwd, 'tfam-train', 'sparse-transformer', *text, '--args', bad, rc=1)
         assert sentence in err and len(err.splitlines()) == 1
     assert not (cwd / 'runs').exists()
@@ -327,7 +330,7 @@ def test_args_reach_the_model(cwd):
 @pytest.mark.parametrize('given, kept', [
     ('attention=2d', dict(attention='2d', block=None, memory=None)),
     ('attention=2d block=(4,4) memory=(4,2) output=Logistics',
-     dict(attention='2d', block=[4, 4], memory=[4, 2], output={'part': 'images.Logistics'})),
+     dict(attention='2d', block=[4, 4], memory=[4, 2], output={'part': 'Logistics'})),
 ])
 def test_args_of_pictures(cwd, given, kept):
     "Two dimensions take the place of the command's own blocks; a class is named."
@@ -354,3 +357,33 @@ def test_a_part_with_arguments_is_loaded(tmp_path):
     with torch.no_grad():
         assert again(x).logits.equal(model(x).logits)
     assert '2 pictures' in typed(tmp_path, 'tfam-generate', 'm', '--n', 2, '--device', 'cpu')
+
+
+def planted(folder, victim):
+    "A folder of a stranger whose config names a function that writes a file."
+    part = {'part': 'training.write_atomic'}
+    folder.mkdir(exist_ok=True)
+    (folder / 'config.json').write_text(json.dumps(dict(model='transformer.EncoderLayer', args=dict(
+        d_model=str(victim), n_heads=1, d_ff=1, dropout='planted', wiring=part, attn=part, ff=part))))
+    return folder
+
+
+def test_a_folder_of_a_stranger_calls_nothing(run, tmp_path):
+    "As a config, and as the tree of a checkpoint: one sentence, and no file."
+    import shutil
+
+    from safetensors.torch import save_file
+    victim, source = tmp_path / 'victim', run[0] / 'runs' / 'transformer'
+    folder = planted(tmp_path / 'config', victim)
+    shutil.copy(source / 'model.safetensors', folder)
+    for name in ('tfam-generate', 'tfam-eval'):
+        err = typed(tmp_path, name, folder, '--device', 'cpu', rc=1)
+        assert 'nothing is registered as' in err and len(err.splitlines()) == 1
+    shutil.copytree(run[0], tmp_path / 'copy')
+    folder = tmp_path / 'copy' / 'runs' / 'transformer'
+    tree = {'items': [str(victim), 'x'], 'as': 'training.write_atomic'}
+    save_file(load_file(folder / 'checkpoint.safetensors'), folder / 'checkpoint.safetensors',
+              dict(metadata=json.dumps({'state': tree})))
+    err = typed(tmp_path / 'copy', 'tfam-train', '--resume', 'runs/transformer', '--device', 'cpu', rc=1)
+    assert 'nothing is registered as' in err and len(err.splitlines()) == 1
+    assert not victim.exists()

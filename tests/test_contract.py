@@ -1,6 +1,8 @@
 """Every language model of the zoo keeps the contract; a new one joins by being listed."""
 import pytest
+import torch
 
+from tests import contract
 from tests.contract import CHECKS
 from transformer_family import zoo
 
@@ -20,6 +22,60 @@ def test_every_promise_is_checked():
     assert list(CHECKS) == list(zoo.contract)
 
 
+@pytest.mark.parametrize('train', [False, True], ids=['evaluation', 'training'])
+@pytest.mark.parametrize('name', zoo.language_models)
+def test_one_graph_for_every_length(name, train):
+    contract.one_graph(name, 'aot_eager', train)
+
+
+@pytest.mark.parametrize('train', [False, True], ids=['evaluation', 'training'])
+def test_one_graph_of_inductor(train):
+    contract.one_graph('transformer', 'inductor', train)
+
+
+@pytest.mark.parametrize('name', zoo.language_models)
+def test_export_with_a_dynamic_length(name):
+    contract.exporting(name)
+
+
+@pytest.mark.parametrize('name', zoo.language_models)
+def test_dropout_does_nothing_in_evaluation(name):
+    contract.dropout_in_evaluation(name)
+
+
+@pytest.mark.parametrize('name', zoo.language_models)
+def test_a_past_holds_what_it_shows(name):
+    contract.past_memory(name)
+
+
+@pytest.mark.parametrize('name', zoo.language_models)
+def test_a_past_may_become_a_plain_tuple(name):
+    "As fastai and torch's own tree functions may hand it on."
+    model, tokens = contract.small(name), contract.some_tokens()
+    past = model(tokens[:, :9]).past
+
+    def plain(x):
+        return tuple(map(plain, x)) if isinstance(x, tuple) else x
+    again = model(tokens[:, 9:], plain(past)).logits
+    assert torch.equal(again, model(tokens[:, 9:], past).logits)
+
+
+def test_character_transformer_without_targets_under_ddp(tmp_path):
+    "Its auxiliary heads stay in the graph, so that no step waits for their gradient."
+    torch.distributed.init_process_group('gloo', store=torch.distributed.FileStore(str(tmp_path/'store'), 1),
+                                         rank=0, world_size=1)
+    try:
+        model = contract.small('character_transformer').train()
+        parallel, tokens = torch.nn.parallel.DistributedDataParallel(model), contract.some_tokens()
+        for _ in range(3):
+            model.zero_grad()
+            parallel(tokens).logits.square().sum().backward()
+        assert all(p.grad is not None and not p.grad.any() for p in model.heads.parameters())
+        assert model.out.weight.grad.any()
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 class Leaky(zoo.TransformerLM):
     "Looks one token ahead."
     def forward(self, tokens, past=None, targets=None):
@@ -32,6 +88,27 @@ class Forgetful(zoo.TransformerLM):
         return super().forward(tokens, None, targets)
 
 
+class Specialised(zoo.TransformerLM):
+    "Loops over the positions, so that a graph serves one length only."
+    def forward(self, tokens, past=None, targets=None):
+        tokens = torch.cat([tokens[:, i:i+1] for i in range(tokens.size(1))], 1)
+        return super().forward(tokens, past, targets)
+
+
+class Pinning(zoo.TransformerLM):
+    "Its past is a window into something larger."
+    def forward(self, tokens, past=None, targets=None):
+        out = super().forward(tokens, past, targets)
+        return out._replace(past=contract.tree_map(lambda x: torch.cat([x, x], -2)[:, :, :x.size(-2)], out.past))
+
+
+class Dropping(zoo.TransformerLM):
+    "Drops in evaluation too."
+    def forward(self, tokens, past=None, targets=None):
+        self.dropout.train()
+        return super().forward(tokens, past, targets)
+
+
 class Unused(zoo.TransformerLM):
     "Has a parameter that nothing depends on."
     def __init__(self, vocab_size, d_model, n_layers, n_heads, max_len):
@@ -39,9 +116,41 @@ class Unused(zoo.TransformerLM):
         self.extra = zoo.nn.Linear(2, 2)
 
 
-@pytest.mark.parametrize('cls, check', [(Leaky, 'causality'), (Forgetful, 'pieces'), (Forgetful, 'generation'),
-                                        (Forgetful, 'reordering'), (Unused, 'gradients')])
+class Unweighed(zoo.TransformerLM):
+    "Has a loss that has no weight."
+    def forward(self, tokens, past=None, targets=None):
+        out = super().forward(tokens, past, targets)
+        return out._replace(losses={'size': self.embed.weight.square().mean()})
+
+
+class Promised(zoo.TransformerLM):
+    "Has the weight of a loss that is never there."
+    loss_weights = {'size': 1.}
+
+
+class Constant(Unweighed):
+    "Has a loss that trains nothing."
+    loss_weights = {'size': 1.}
+
+    def forward(self, tokens, past=None, targets=None):
+        out = super().forward(tokens, past, targets)
+        return out._replace(losses={'size': out.losses['size'].detach()})
+
+
+@pytest.mark.parametrize('cls, check', [
+    (Unweighed, 'losses'), (Promised, 'losses'), (Constant, 'losses'), (Leaky, 'causality'), (Forgetful, 'pieces'),
+    (Forgetful, 'generation'), (Forgetful, 'reordering'), (Unused, 'gradients')])
 def test_a_breach_is_found(cls, check, monkeypatch):
     monkeypatch.setitem(zoo.models, 'broken', cls)
     with pytest.raises(AssertionError):
         CHECKS[check]('broken')
+
+
+@pytest.mark.parametrize('cls, check, message', [
+    (Specialised, contract.one_graph, '(?i)recompile.?limit|compilations for 12|Hard failure due to fullgraph'),
+    (Pinning, contract.past_memory, 'shows .* bytes and holds'),
+    (Dropping, contract.dropout_in_evaluation, '')])
+def test_a_breach_of_what_is_checked_beside_is_found(cls, check, message, monkeypatch):
+    monkeypatch.setitem(zoo.models, 'broken', cls)
+    with pytest.raises(Exception, match=message):
+        check('broken')

@@ -18,7 +18,18 @@ from transformer_family import data
 
 BODY = random.Random(0).randbytes(2_000_000)
 SHA = hashlib.sha256(BODY).hexdigest()
-CODE = 'import sys; from transformer_family.data import download; print(download(*sys.argv[1:]))'
+CODE = 'import sys; from transformer_family.data import download; print(download(*sys.argv[1:3]))'
+NOTED = """
+import fcntl, os, sys
+from pathlib import Path
+from transformer_family.data import download
+lock = fcntl.flock
+def flock(*args):
+    Path(sys.argv[3], str(os.getpid())).touch()
+    return lock(*args)
+fcntl.flock = flock
+print(download(*sys.argv[1:3]))
+"""     # says when it is about to wait for the others
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -53,12 +64,12 @@ def server():
     s.shutdown()
 
 
-def client(server, folder):
+def client(server, folder, code=CODE, *args):
     "A process that downloads the server's file."
     url = f'http://127.0.0.1:{server.server_port}/file.bin'
     env = {**os.environ, 'TRANSFORMER_FAMILY_DATA': str(folder), 'no_proxy': '127.0.0.1',
            'PYTHONPATH': str(ROOT), 'PYTHONWARNINGS': 'ignore'}
-    return subprocess.Popen([sys.executable, '-c', CODE, url, SHA], env=env, cwd=folder, text=True,
+    return subprocess.Popen([sys.executable, '-c', code, url, SHA, *args], env=env, cwd=folder, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
@@ -97,16 +108,19 @@ def test_killed_in_the_middle(server, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ['file.bin']
 
 
+@pytest.mark.skipif(sys.platform == 'win32', reason='no locks of files on this system')
 def test_several_at_once(server, tmp_path):
-    clients = [client(server, tmp_path) for _ in range(3)]
-    until(lambda: part_size(tmp_path) > 0)
-    time.sleep(1)
+    "All three stand at the lock while one of them downloads; one asks, and the others take what it got."
+    at_the_lock, cache = tmp_path/'at_the_lock', tmp_path/'cache'
+    at_the_lock.mkdir()
+    cache.mkdir()
+    clients = [client(server, cache, NOTED, str(at_the_lock)) for _ in range(3)]
+    until(lambda: part_size(cache) > 0 and len(list(at_the_lock.iterdir())) == 3)
     server.go.set()
     for p in clients:
-        finish(p, tmp_path)
-    if sys.platform != 'win32':
-        assert server.asked == [0]      # one asked, the others waited for it
-    assert [p.name for p in tmp_path.iterdir()] == ['file.bin']
+        finish(p, cache)
+    assert server.asked == [0]
+    assert [p.name for p in cache.iterdir()] == ['file.bin']
 
 
 class Captions(BaseHTTPRequestHandler):

@@ -88,6 +88,11 @@ def test_dtypes(dtype, tol):
         q, k, v = xs
         y = tiled_attention(*xs, Window(4, 0, 3))
         assert y.dtype == dtype
+        t, s = q.size(2), k.size(2)
+        data = listed(torch.arange(s-t, s)[:, None], torch.arange(s).expand(t, s), t, s, window(4))
+        lists = tiled_attention(*xs, Listed(), data=data)
+        assert lists.dtype == dtype
+        torch.testing.assert_close(lists, y, rtol=tol, atol=tol)
         wide = [x.detach().double().requires_grad_() for x in xs]
         ref = by_loops(*wide, expand(span_mask(window(4), q.size(2), k.size(2)), q, k))
         torch.testing.assert_close(y.double(), ref, rtol=tol, atol=tol)

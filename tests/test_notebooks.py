@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
+from pathlib import Path
 
 import pytest
 
@@ -98,9 +100,41 @@ def test_runner_flags(tmp_path, flags, status):
     assert ('on the device' in text) == bool(flags)
 
 
-def test_runner_stops_what_hangs(tmp_path):
-    status, _ = run_notebook(notebook(tmp_path, 'import time\ntime.sleep(60)'), limit=6)
-    assert 'killed' in str(status)
+def running(pid):
+    "Is there such a process, and is it no zombie?"
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f'/proc/{pid}/stat')
+    return not stat.exists() or stat.read_text().rpartition(')')[2].split()[0] != 'Z'
+
+
+def until(true, seconds=120):
+    "Wait until `true()`."
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, 'it did not happen'
+        time.sleep(.05)
+
+
+def test_runner_stops_what_hangs(tmp_path, monkeypatch):
+    "The time is up once the cell hangs: it ends, and so does the process that it started."
+    pids, wait = tmp_path/'pids', subprocess.Popen.wait
+    cell = (f'import os, subprocess, sys, time\nchild = subprocess.Popen(["sleep", "600"])\n'
+            f'open({str(pids) + ".part"!r}, "w").write(f"{{os.getpid()}} {{child.pid}}")\n'
+            f'os.rename({str(pids) + ".part"!r}, {str(pids)!r})\ntime.sleep(600)')
+
+    def time_is_up(self, timeout=None):
+        if timeout is None:
+            return wait(self)
+        until(pids.exists)
+        raise subprocess.TimeoutExpired(self.args, timeout)
+    monkeypatch.setattr(subprocess.Popen, 'wait', time_is_up)
+    status, _ = run_notebook(notebook(tmp_path, cell), limit=6)
+    assert status == 'killed after 6 s'
+    for pid in map(int, pids.read_text().split()):
+        until(lambda pid=pid: not running(pid), 20)
 
 
 def test_runner_reports_an_unreadable_notebook(tmp_path):

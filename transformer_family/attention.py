@@ -7,19 +7,18 @@ Docs: https://transformer-family.github.io/transformer_family/attention.html.md"
 # %% auto #0
 __all__ = ['full', 'causal', 'masks', 'kernels', 'Span', 'both', 'either', 'window', 'key_padding', 'grid', 'span_mask',
            'shift_span', 'plot_span', 'dense_mask', 'exactly', 'attention_weights', 'open_rows', 'attention', 'KV',
-           'extend', 'split_heads', 'merge_heads', 'MultiHeadAttention', 'in_pieces', 'Store', 'resolve', 'block_mask',
-           'flex_attend', 'kernel_attention', 'fits_kernel', 'plot_attention']
+           'extend', 'split_heads', 'merge_heads', 'MultiHeadAttention', 'in_pieces', 'plot_attention', 'Store',
+           'resolve', 'block_mask', 'flex_attend', 'kernel_attention', 'fits_kernel']
 
 # %% ../nbs/01_attention.ipynb #29c710dc
 import contextlib
-import math
+import weakref
 from collections import OrderedDict
 from copy import copy
 from dataclasses import dataclass, fields
 from threading import RLock
 from types import FunctionType
 from typing import NamedTuple
-from weakref import ref
 
 import torch
 import torch.nn.functional as F
@@ -33,8 +32,9 @@ from .core import check_rate, check_sizes, new_ax
 class Span:
     "A mask as a value: subclasses are frozen dataclasses of numbers, called like this."
     def __call__(self, b, h, q_idx, kv_idx): # indices that broadcast, to a bool tensor
-        raise NotImplementedError(f"{type(self).__name__} does not say which keys a query "
-                                  f"may attend to: define __call__(b, h, q_idx, kv_idx)")
+        raise NotImplementedError(
+            f"{type(self).__name__} does not say which keys a query may attend to: "
+            f"define __call__(b, h, q_idx, kv_idx)")
     def __and__(self, other): return both(self, other)
     def __rand__(self, other): return both(other, self)
     def __or__(self, other): return either(self, other)
@@ -137,7 +137,7 @@ def plot_span(
     ax=None, # drawn on, if given
     title:str=''
 ):
-    "Draw whom each query may attend to."
+    "Draw which keys each query may attend to."
     ax = new_ax(ax, (2.4,2.4))
     m = span if isinstance(span, Tensor) else span_mask(span, t, s, n_heads=head+1)
     m = m.cpu() if m.ndim == 2 else m[0, min(head, m.size(1)-1)].cpu().expand(t, -1)
@@ -257,6 +257,7 @@ def extend(
 )->KV: # of all of them
     "Append keys and values to those of the past."
     if past is None: return new
+    past = KV(*past[:2])                            # fastai makes it a plain tuple
     if past.k.size(0) != new.k.size(0):
         raise ValueError(f"past belongs to a batch of {past.k.size(0)}, the tokens "
                          f"to one of {new.k.size(0)}: feed a past back to the batch it "
@@ -324,20 +325,42 @@ def forward(self:MultiHeadAttention,
 def in_pieces(
     layer, # called as `layer(x, past, **kwargs)`
     x:Tensor, # [b,t,d]
-    sizes, # of the pieces, as for torch.split
+    sizes, # of the segments, as for torch.split
     **kwargs
 )->Tensor: # [b,t,d]
-    "The outputs of a layer fed `x` in pieces, its past handed on."
+    "The outputs of a layer fed `x` in segments, its past handed on."
     past,ys = None,[]
     for piece in x.split(sizes, 1):
         y,past = layer(piece, past, **kwargs)
         ys.append(y)
     return torch.cat(ys, 1)                                                  # [b,t,d]
 
+# %% ../nbs/01_attention.ipynb #f4b07893
+def plot_attention(
+    A:Tensor, # [t,s] or [h,t,s] weights
+    queries=None, # labels of the rows
+    keys=None, # labels of the columns
+    ax=None, # for a single head
+    title:str='' # for a single head
+):
+    "Draw attention weights, a panel for each head."
+    if A.ndim == 3:
+        import matplotlib.pyplot as plt
+        fig = plt.figure(figsize=(2*len(A),2.2), layout='constrained')
+        axs = fig.subplots(1, len(A), squeeze=False)[0]
+        return [plot_attention(a, queries, keys, ax, f'head {i}')
+                for i,(a,ax) in enumerate(zip(A, axs))]
+    ax = new_ax(ax, (3,3))
+    ax.imshow(A.detach().float().cpu(), vmin=0, vmax=1, cmap='Blues')
+    ax.set(title=title, xlabel='key', ylabel='query', xticks=[], yticks=[])
+    if keys is not None: ax.set_xticks(range(len(keys)), keys)
+    if queries is not None: ax.set_yticks(range(len(queries)), queries)
+    return ax
+
 # %% ../nbs/01_attention.ipynb #f7420f4f
 def _weakly(x, gone):
     "Plain functions are known by identity and held weakly, other callables not at all."
-    if isinstance(x, FunctionType): return ref(x, gone)
+    if isinstance(x, FunctionType): return weakref.ref(x, gone)
     raise TypeError(f"{x!r} has no lasting identity")
 
 def _by_code(x, gone): return getattr(x, '__code__', type(x))
@@ -355,9 +378,6 @@ def _by_value(x):
     try: return bool(_name(x, _no))
     except TypeError: return False
 
-def _holds(name, dead):
-    return name is dead or isinstance(name, tuple) and any(_holds(n, dead) for n in name)
-
 # %% ../nbs/01_attention.ipynb #617c5ef2
 class Store:
     "The latest things made, each for a span and all that matters beside it."
@@ -368,9 +388,13 @@ class Store:
         self.size,self.known,self.lock = size,known,RLock()
         self.entries = OrderedDict()
 
+    def holds(self, name, dead):
+        return name is dead or isinstance(name, tuple) and \
+            any(self.holds(n, dead) for n in name)
+
     def forget(self, dead):
         "Drop what was made for a function that is gone."
-        for at in [at for at in [*self.entries] if _holds(at, dead)]:
+        for at in [at for at in [*self.entries] if self.holds(at, dead)]:
             self.entries.pop(at, None)
 
     def keep(self, at, value):
@@ -474,7 +498,7 @@ def _kernel(name, key):
     def _make():
         def _flex(q, k, v, score, block, scale):
             return flex_attention(q, k, v, score, block, scale)
-        _flex.__code__ = _flex.__code__.replace()     # variants are counted by code object
+        _flex.__code__ = _flex.__code__.replace()   # variants are counted by code object
         return torch.compile(_flex, dynamic=False)
     return kernels.get(name, key, _make)
 
@@ -488,7 +512,7 @@ def _run_flex(q, k, v, score, block, scale, name):
 
 # %% ../nbs/01_attention.ipynb #aa4ab629
 def _cached_blocks(span, *sizes):
-    "The block mask of a span; one of a function is kept without the function."
+    "The block mask of a span; that of a function is stored without it."
     make = lambda: block_mask(span, *sizes)
     if torch.compiler.is_compiling(): return make()
     if _by_value(span): return masks.get(span, ('blocks', *sizes), make)
@@ -497,6 +521,7 @@ def _cached_blocks(span, *sizes):
     made.mask_mod = _moved(span, sizes[1]-sizes[0])
     return made
 
+# %% ../nbs/01_attention.ipynb #7283257e
 def _table(mask, t, s):
     "A mask [b,h,t,s], any of them 1 or missing, as a function of positions."
     mask = mask[(None,)*(4-mask.ndim)].expand(-1, -1, t, s)
@@ -505,7 +530,8 @@ def _table(mask, t, s):
 
 def _blocks_of(span, q, k):
     "Any kind of span as a block mask, None if all is allowed."
-    if span is None or span is full or isinstance(span, BlockMask): return         None if span is full else span
+    if span is None or span is full: return None
+    if isinstance(span, BlockMask): return span
     (b,h,t,_),s = q.shape, k.size(-2)
     if not isinstance(span, Tensor): return _cached_blocks(span, t, s, h, b, q.device)
     return block_mask(_table(dense_mask(span, q, k), t, s), t, s, h, b, q.device)
@@ -552,25 +578,3 @@ def fits_kernel(
     widths = q.size(-1), v.size(-1)
     fits = q.is_cuda and q.size(2) > 128 and min(widths) >= 16 and max(widths) <= 256
     return fits and q.dtype == v.dtype != torch.float64 and not dropout_p
-
-# %% ../nbs/01_attention.ipynb #f4b07893
-def plot_attention(
-    A:Tensor, # [t,s] or [h,t,s] weights
-    queries=None, # labels of the rows
-    keys=None, # labels of the columns
-    ax=None, # for a single head
-    title:str='' # for a single head
-):
-    "Draw attention weights, a panel for each head."
-    if A.ndim == 3:
-        import matplotlib.pyplot as plt
-        fig = plt.figure(figsize=(2*len(A),2.2), layout='constrained')
-        axs = fig.subplots(1, len(A), squeeze=False)[0]
-        return [plot_attention(a, queries, keys, ax, f'head {i}')
-                for i,(a,ax) in enumerate(zip(A, axs))]
-    ax = new_ax(ax, (3,3))
-    ax.imshow(A.detach().float().cpu(), vmin=0, vmax=1, cmap='Blues')
-    ax.set(title=title, xlabel='key', ylabel='query', xticks=[], yticks=[])
-    if keys is not None: ax.set_xticks(range(len(keys)), keys, fontsize=7)
-    if queries is not None: ax.set_yticks(range(len(queries)), queries, fontsize=7)
-    return ax

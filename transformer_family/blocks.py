@@ -8,7 +8,7 @@ Docs: https://transformer-family.github.io/transformer_family/blocks.html.md"""
 __all__ = ['count_pairs', 'Tile', 'Tiling', 'Window', 'Score', 'Dot', 'tiled_attention', 'tiled_part', 'join', 'local_attention',
            'Lists', 'Listed', 'listed']
 
-# %% ../nbs/08_blocks.ipynb #c4bf967b
+# %% ../nbs/08_blocks.ipynb #41ae1d01
 import ast
 import math
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from fastcore.basics import patch
 from torch import Tensor
 
 from .attention import (
-    causal, fits_kernel, kernel_attention, window)
+    _wide, causal, fits_kernel, kernel_attention, window)
 from .core import check_rate, check_sizes
 
 # %% ../nbs/08_blocks.ipynb #d9354027
@@ -108,7 +108,7 @@ def hide(self:Tile, S, cache):
     if self.mask is not None:
         S.masked_fill_(~self.mask[:,:,None,self.rows,self.keys], -math.inf)
 
-# %% ../nbs/08_blocks.ipynb #fa72a6b3
+# %% ../nbs/08_blocks.ipynb #f18f5984
 _values = {}                                        # name -> class
 
 class _Value:
@@ -120,7 +120,7 @@ class _Value:
         _values[cls.name] = cls
 
     def spec(self):
-        return '|'.join([self.name] + [str(getattr(self,n)) for n in self.__match_args__])
+        return '|'.join([self.name, *(repr(getattr(self,n)) for n in self.__match_args__)])
 
 @lru_cache(1024)
 def _parsed(spec):
@@ -172,12 +172,12 @@ class Dot(Score):
     def __call__(self, q, k, tile): return q @ k.mT
     def vjp(self, dS, q, k, tile): return dS @ k, dS.mT @ q
 
-# %% ../nbs/08_blocks.ipynb #ee0f0aa7
-def _wide(x): return x.to(torch.promote_types(x.dtype, torch.float32))
+# %% ../nbs/08_blocks.ipynb #749cfc0f
+def _budget(q): return 2**26 if q.is_cuda else 2**19          # scores that are alive
 
 def _steps(tiles, q):
     "Slices of batch and heads with each tile, so that few scores are alive."
-    (b,h),most = q.shape[:2], 2**26 if q.is_cuda else 2**20
+    (b,h),most = q.shape[:2], _budget(q)
     for tile in tiles:
         each = math.prod(tile.shape)
         heads,rows = max(1, min(h, most//each)), max(1, most//(each*h))
@@ -325,14 +325,16 @@ def _(g, glse, q, k, v, y, lse, weights, params, *args):
     return [torch.empty_like(x, memory_format=torch.contiguous_format)
             for x in (q, k, v, *params)]
 
-# %% ../nbs/08_blocks.ipynb #06e45799
+# %% ../nbs/08_blocks.ipynb #f03d9bd4
 def _save(ctx, inputs, output):
+    ctx.set_materialize_grads(False)             # the weights' would be as large as they
     q,k,v,params,data,*ctx.rest,seed,_ = inputs
     (y,lse,weights),ctx.sizes = output,(len(params),len(data))
     ctx.save_for_backward(q, k, v, y, lse, seed, *params, *data, *weights)
 
 def _grad(ctx, g, glse, _):
     q,k,v,y,lse,seed,*more = ctx.saved_tensors
+    g,glse = (torch.zeros_like(x) if d is None else d for d,x in ((g,y), (glse,lse)))
     n,m = ctx.sizes
     params,data,weights = more[:n], more[n:n+m], more[n+m:]
     dq,dk,dv,*dps = _tiled_backward(g, glse, q, k, v, y, lse, weights, params, data,
@@ -437,7 +439,7 @@ class Lists(NamedTuple):
     def add(self, out, g): _scatter(out, self.keys, g, add=True)
     def hide(self, S, cache): S.masked_fill_(~self.mask, -math.inf)
 
-# %% ../nbs/08_blocks.ipynb #e0974e5b
+# %% ../nbs/08_blocks.ipynb #2b96fa28
 def _gather(x, at):
     "Rows of [b,h,s,k] at positions [b or 1,h or 1,c,m]: [b,h,c,m,k]."
     c,m = at.shape[2:]
@@ -449,7 +451,7 @@ def _gather(x, at):
 
 def _scatter(out, at, y, add):
     "Add or write [b,h,c,m,k] at positions of [b,h,s,k]; −1 is left out."
-    y,i = y.flatten(2,3), at.flatten(2)                                  # [b,h,c·m,·]
+    y,i = y.flatten(2,3).to(out.dtype), at.flatten(2)                    # [b,h,c·m,·]
     if at[:,:,0,0].numel() == 1:
         there = (i[0,0] >= 0).nonzero()[:,0]; i = i[0,0]
         if len(there) < len(i): y,i = y[:,:,there], i[there]
@@ -462,14 +464,14 @@ def _scatter(out, at, y, add):
     i = i.clamp(min=0)[...,None].expand_as(y)
     return out.scatter_add_(2, i, y) if add else out.scatter_(2, i, y)
 
-# %% ../nbs/08_blocks.ipynb #5a8ec18b
+# %% ../nbs/08_blocks.ipynb #e5b95a91
 @dataclass(frozen=True)
 class Listed(Tiling):
     "Blocks of listed queries, keys and their mask."
     def tiles(self, q, k, rows, keys, mask):
         rows,keys,mask = (x[(None,)*(n-x.ndim)] for x,n in ((rows,4), (keys,4), (mask,5)))
         (n,B),W = rows.shape[2:], keys.size(-1)
-        many = max(1, (2**26 if q.is_cuda else 2**20) // (q.size(0)*q.size(1)*B*W))
+        many = max(1, _budget(q) // (q.size(0)*q.size(1)*B*W))
         for i in range(0, n, many):
             at = slice(i, i+many)
             yield Lists(rows[:,:,at], keys[:,:,at],

@@ -6,7 +6,7 @@ Docs: https://transformer-family.github.io/transformer_family/character_transfor
 
 # %% auto #0
 __all__ = ['PositionedLayer', 'PositionedEncoder', 'ahead_loss', 'predictions', 'loss_weight', 'CharacterTransformer',
-           'check_targets', 'LossSchedule', 'sliding_bits', 'check_window']
+           'LossSchedule', 'sliding_bits']
 
 # %% ../nbs/10_character_transformer.ipynb #924213dc
 import math
@@ -22,7 +22,7 @@ from .core import Output, check_sizes, check_tokens, configured
 from .positions import LearnedPositions
 from .training import evaluating, unwrap, windows
 from .transformer import (
-    Encoder, EncoderLayer, FeedForward, Past, PreNorm, check_past)
+    Encoder, EncoderLayer, FeedForward, Past, PreNorm)
 
 # %% ../nbs/10_character_transformer.ipynb #1c6fcbe1
 class PositionedLayer(EncoderLayer):
@@ -52,8 +52,7 @@ class PositionedEncoder(Encoder):
         super().__init__(*args, wiring=wiring, **parts)
 
     def forward(self, x, past=None, **context):
-        check_past(past, len(self.layers))
-        pasts,states,left = past or [None]*len(self.layers), [], []
+        pasts,states,left = self.pasts(past), [], []
         context = self.resolved(x, pasts[0], context)
         for layer,p in zip(self.layers, pasts):
             x,p = layer(x, p, **context)
@@ -137,6 +136,11 @@ def auxiliary_losses(self:CharacterTransformer,
         return ahead_loss(self.predict(self.heads[name], states[l-1]), targets, k)
     return {name: loss(name, *where[name]) for name in self.heads}
 
+@patch
+def idle(self:CharacterTransformer)->Tensor: # scalar
+    "Zero, with every auxiliary head in its graph."
+    return 0. * sum(p.sum() for p in self.heads.parameters())
+
 # %% ../nbs/10_character_transformer.ipynb #f0d67525
 @patch
 def weigh(self:CharacterTransformer,
@@ -157,21 +161,21 @@ def forward(self:CharacterTransformer,
 )->Output: # logits [b,t,v]
     "Scores of the token after each position; in training also the auxiliary losses."
     check_tokens(tokens, self.vocab_size)
-    check_targets(targets, tokens)
-    start,layers,_ = past or Past(0, None)             # a plain tuple will do
+    _check_targets(targets, tokens)
+    start,layers,_ = past or Past(0, None)            # or any tuple of these
     x = self.embed(tokens.long())                                        # [b,t,d]
     states,layers = self.layers(x, layers, span=causal, start=start)
-    asked = self.training and targets is not None
-    losses = self.auxiliary_losses(states, targets) if asked else {}
-    past = None if self.training else Past(start + tokens.size(1), layers)
-    return Output(self.predict(self.out, states[-1]), past, losses)
+    logits = self.predict(self.out, states[-1])
+    if not self.training: return Output(logits, Past(start + tokens.size(1), layers), {})
+    if targets is None: return Output(logits + self.idle(), None, {})
+    return Output(logits, None, self.auxiliary_losses(states, targets))
 
 # %% ../nbs/10_character_transformer.ipynb #f1ac1bfd
-def check_targets(
+def _check_targets(
     targets, # [b,t], or None
     tokens:Tensor # [b,t]
 )->None:
-    "Refuse targets that are not one for each token."
+    "There is one target for each token."
     if targets is not None and targets.shape != tokens.shape:
         raise ValueError(f"targets have shape {list(targets.shape)}, the tokens "
                          f"{list(tokens.shape)}: give the next token of each position")
@@ -213,19 +217,19 @@ def sliding_bits(
     "Bits per character where each is predicted from L-r+1 to L characters before it."
     size = size or model.max_len
     check_sizes(step=step, size=size)
-    check_window(len(tokens), size, step)
+    _check_window(len(tokens), size, step)
     _,*ws = windows(len(tokens), size, step)
     parts = [ws[i:i+batch_size] for i in range(0, len(ws), batch_size)]
     with evaluating(model): nats = sum(_nats_of_ends(model, tokens, p) for p in parts)
     return nats / (len(tokens)-1-size) / math.log(2)
 
 # %% ../nbs/10_character_transformer.ipynb #c24f7f46
-def check_window(
+def _check_window(
     n:int, # characters there are
     size:int, # of a window
     step:int # from one window to the next
 )->None:
-    "Refuse windows that leave gaps, and a text that is all context."
+    "Windows leave no gaps, and predict something."
     if step > size:
         raise ValueError(f"step={step} is more than a window of {size}: it would leave "
                          f"characters out; choose a step of at most {size}")

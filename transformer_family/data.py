@@ -33,7 +33,7 @@ from .core import check_sizes
 
 # %% ../nbs/04_data.ipynb #508a8fe9
 def _check_tokens(tokens, least=2):
-    "Refuse what is not one sequence of at least `least` integers."
+    "Raise `ValueError` for what is not one sequence of at least `least` integers."
     got = tokens.dtype if isinstance(tokens, Tensor) else type(tokens).__name__
     integer = not isinstance(got, str) and got != torch.bool and not got.is_floating_point
     if not integer or got.is_complex:
@@ -93,7 +93,7 @@ def cache_dir()->Path:
     return Path(base).expanduser()/'transformer_family'
 
 # %% ../nbs/04_data.ipynb #08759cd7
-def _digest(path, like):
+def _file_digest(path, like):
     "Checksum of a file, of the same kind as `like`: md5 or sha256."
     h = hashlib.sha256() if len(like) == 64 else hashlib.md5(usedforsecurity=False)
     with open(path, 'rb') as f:
@@ -103,7 +103,7 @@ def _digest(path, like):
 def _trusted(path, checksum):
     "Is the right file at `path`? A wrong one is removed."
     if not path.is_file(): return False
-    if (got := _digest(path, checksum)) == checksum.lower(): return True
+    if (got := _file_digest(path, checksum)) == checksum.lower(): return True
     warnings.warn(f"removed {path}: it is damaged (checksum {got}, expected {checksum})")
     path.unlink()
     return False
@@ -138,7 +138,7 @@ def _fetch(url, part, checksum, timeout, tries):
             why = f'{getattr(e, "reason", None) or e or type(e).__name__}'
             failed += _size(part) <= before
             continue
-        if (got := _digest(part, checksum)) == checksum.lower(): return
+        if (got := _file_digest(part, checksum)) == checksum.lower(): return
         why = f'it arrived damaged and was removed: checksum {got}, expected {checksum}'
         os.truncate(part, 0)
         failed += 1
@@ -194,7 +194,7 @@ class Corpus(NamedTuple):
     valid:Tensor
     test:Tensor
 
-def _cut(tokens, sizes=None):
+def _as_splits(tokens, sizes=None):
     "Cut a text into train, valid and test: by `sizes`, or 90, 5 and 5 percent."
     n = len(tokens)
     if n < 6: raise ValueError(f"{n} bytes cannot be cut into train, valid and test: "
@@ -225,7 +225,7 @@ def _pydoc():
     except ImportError as e:
         raise FileNotFoundError("this Python comes without pydoc_data.topics: "
                                 "give the path of a text instead") from e
-    return _cut(to_bytes('\n\n'.join(topics[k] for k in sorted(topics))))
+    return _as_splits(to_bytes('\n\n'.join(topics[k] for k in sorted(topics))))
 
 # %% ../nbs/04_data.ipynb #ea452229
 _SKIP = {'test', 'tests', 'idle_test', 'site-packages', 'dist-packages', '__pycache__'}
@@ -241,7 +241,7 @@ def _stdlib(root=None, cap=20_000_000):
     if not texts:
         raise FileNotFoundError(f"no sources of the standard library in {root}: "
                                 "give the path of a text instead")
-    return _cut(to_bytes(b'\n'.join(texts)[:cap]))
+    return _as_splits(to_bytes(b'\n'.join(texts)[:cap]))
 
 # %% ../nbs/04_data.ipynb #e92aa2b9
 class _Source(NamedTuple):
@@ -288,7 +288,7 @@ def _published(name, source=None):
             if not _trusted(path, s.text):
                 raise ValueError(f"{archive} does not hold the text of {name}: remove it")
             archive.unlink(missing_ok=True)
-    return _cut(read_corpus(path), s.sizes)
+    return _as_splits(read_corpus(path), s.sizes)
 
 # %% ../nbs/04_data.ipynb #de6e0e79
 corpora = dict(pydoc=_pydoc, stdlib=_stdlib)
@@ -300,7 +300,7 @@ def corpus(
     "A text as bytes, in its fixed split; a file's is 90, 5 and 5 percent."
     if isinstance(name_or_path, str) and name_or_path in corpora:
         return corpora[name_or_path]()
-    return _cut(read_corpus(name_or_path))
+    return _as_splits(read_corpus(name_or_path))
 
 # %% ../nbs/04_data.ipynb #4d79f683
 def fingerprint(
@@ -316,7 +316,7 @@ def fingerprint(
 
 # %% ../nbs/04_data.ipynb #f0dc109a
 def _check_enough(n, streams, seq_len):
-    "Refuse a text that is shorter than a batch."
+    "Raise `ValueError` for a text that is shorter than a batch."
     if n < (need := streams*(seq_len+1)):
         raise ValueError(f"{n:,} bytes are too few for a batch: {streams} streams of "
                          f"{seq_len}+1 need {need:,}; use a smaller batch size or "

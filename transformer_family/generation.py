@@ -6,7 +6,7 @@ Docs: https://transformer-family.github.io/transformer_family/generation.html.md
 
 # %% auto #0
 __all__ = ['filter_logits', 'sample', 'window_start', 'generate', 'generate_text', 'length_penalty', 'beam_step', 'Hypotheses',
-           'no_hypotheses', 'keep_best', 'best_possible', 'Beam', 'extend', 'settle', 'beam_search', 'translate']
+           'no_hypotheses', 'keep_best', 'best_possible', 'Beam', 'extend_beams', 'settle', 'beam_search', 'translate']
 
 # %% ../nbs/06_generation.ipynb #d4a7de62
 import math
@@ -56,7 +56,7 @@ def sample(
         raise ValueError("the logits hold NaN or infinity: there is nothing to draw from "
                          "and something to mend in the model")
     if temperature == 0:
-        filter_logits(logits[:,:1], top_k, top_p)             # refuses what is no setting
+        filter_logits(logits[:,:1], top_k, top_p)             # raises for invalid ones
         return logits.argmax(-1)
     z = (logits - best).float() / min(max(temperature, 1e-30), 1e30)   # ≤ 0: no overflow
     p = filter_logits(z, top_k, top_p).softmax(-1)                               # [b,v]
@@ -83,7 +83,7 @@ def _as_prompt(model, prompt):
     if prompt.numel() == 0:
         raise ValueError("the prompt is empty, and a model predicts the next token: "
                          "give at least one, a newline for instance")
-    check_tokens(prompt.cpu(), model.vocab_size, 'the prompt')
+    check_tokens(prompt.cpu(), getattr(model, 'n_tokens', model.vocab_size), 'the prompt')
     p = next(model.parameters(), prompt)
     return prompt.to(p.device, torch.long)
 
@@ -195,14 +195,14 @@ class Beam(NamedTuple):
     scores:Tensor # [b,w], log P
 
 def _log_probs(logits):
-    "log P in single precision at least, or a complaint."
+    "log P in single precision at least; NaN raises `ValueError`."
     logp = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
     if not logp.isnan().any(): return logp
     raise ValueError("the logits hold NaN or infinity: there is nothing to choose by "
                      "and something to mend in the model")
 
 # %% ../nbs/06_generation.ipynb #051cdf5a
-def extend(
+def extend_beams(
     model:nn.Module, # called as model(src, tgt, src_mask, past)
     hyps:Beam, # w for each sentence
     beam:int, # how many to go on with
@@ -221,7 +221,7 @@ def extend(
 
 # %% ../nbs/06_generation.ipynb #e44074c6
 def settle(
-    hyps:Beam, # as `extend` leaves them
+    hyps:Beam, # as `extend_beams` leaves them
     kept:Hypotheses, # the complete ones so far
     n:Tensor, # [b], most tokens for each sentence
     alpha:float,
@@ -261,7 +261,7 @@ def _as_source(model, src, src_mask):
 
 # %% ../nbs/06_generation.ipynb #79b7ce55
 def _check_mask(src_mask, src):
-    "Refuse a mask of another type or shape, and a row without a real token."
+    "Raise `ValueError` for another type or shape, and a row without a real token."
     if getattr(src_mask, 'dtype', None) != torch.bool or src_mask.shape != src.shape:
         got = (f"{src_mask.dtype} {list(src_mask.shape)}" if isinstance(src_mask, Tensor)
                else type(src_mask).__name__)
@@ -283,7 +283,7 @@ def _most(model, src, src_mask, n):
 
 # %% ../nbs/06_generation.ipynb #28d7718a
 def _check_search(model, start, end, alpha, **sizes):
-    "Refuse symbols that the target language lacks, and numbers that mean nothing."
+    "Raise `ValueError` for symbols that the target lacks and invalid numbers."
     check_sizes(**sizes); v = model.vocab_size
     for name,i in dict(start=start, end=end).items():
         if not isinstance(i, int) or not 0 <= i < v:
@@ -314,7 +314,8 @@ def beam_search(
     hyps = Beam(src, src_mask, first, None, torch.zeros(first.shape, device=src.device))
     with evaluating(model):
         while hyps.scores.isfinite().any():
-            hyps,kept = settle(extend(model, hyps, beam, cache), kept, n, alpha, end)
+            hyps = extend_beams(model, hyps, beam, cache)
+            hyps,kept = settle(hyps, kept, n, alpha, end)
     return kept._replace(tokens=kept.tokens[...,:kept.lengths.max()])
 
 # %% ../nbs/06_generation.ipynb #00a25d7d

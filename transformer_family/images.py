@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from fastcore.basics import patch
 from torch import Tensor, nn
 
+from .attention import _wide, exactly
 from .core import check_sizes
 from .data import Images
 from .positions import sinusoids
@@ -51,7 +52,7 @@ def check_images(
     size:ImageSize,
     n_values:int
 )->None:
-    "Refuse pictures of another type, shape or range."
+    "Raise `ValueError` for pictures of another type, shape or range."
     got = images.dtype if isinstance(images, Tensor) else type(images).__name__
     if not isinstance(got, torch.dtype) or got.is_floating_point or got == torch.bool:
         raise ValueError(f"pictures are a tensor of integers 0…{n_values-1}, got {got}")
@@ -101,7 +102,7 @@ class Categorical(nn.Linear):
     "Scores of every value of an intensity (Parmar et al., 2018)."
 
 # %% ../nbs/09_images.ipynb #88ae4d5d
-def _wide(*xs): return [x.to(torch.promote_types(x.dtype, torch.float32)) for x in xs]
+def _exact(*xs): return [*map(_wide, xs)]
 
 # %% ../nbs/09_images.ipynb #3426ff3e
 def bins(n_values:int, like:Tensor)->tuple: # centres [v], half the width
@@ -117,7 +118,7 @@ def logistics(
     n_values:int
 )->Tensor: # […,v], log P
     "Log-probability of every value (Salimans et al., 2017)."
-    log_pi,mu,log_s = _wide(log_pi, mu, log_s)
+    log_pi,mu,log_s = _exact(log_pi, mu, log_s)
     (at,half),scale = bins(n_values, mu), (-log_s).exp()[...,None]           # […,m,1]
     edge = (at[1:] - half - mu[...,None]) * scale                            # […,m,v-1]
     width = (-torch.expm1(-2*half*scale)).log().expand(*mu.shape, n_values-2)
@@ -134,7 +135,7 @@ def draw_logistics(
     generator=None # torch.Generator
 )->Tensor: # […], values
     "Draw from a mixture of logistic distributions."
-    log_pi,mu,log_s = _wide(log_pi, mu, log_s)
+    log_pi,mu,log_s = _exact(log_pi, mu, log_s)
     shape = *mu.shape[:-1],1
     flat = log_pi.reshape(-1, mu.size(-1)).exp()
     i = torch.multinomial(flat, 1, generator=generator).view(shape)
@@ -156,8 +157,9 @@ class Logistics(nn.Module):
 
     def parameters_of(self, x:Tensor)->tuple: # three times [b,t,m]
         "log π, μ and log s at each position."
-        with torch.autocast(x.device.type, enabled=False):
-            x = F.linear(*_wide(x, self.W.weight, self.W.bias))
+        kind = x.device.type
+        with exactly(x):
+            x = F.linear(*_exact(x, self.W.weight, self.W.bias))
         log_pi,mu,log_s = x.chunk(3, -1)
         return log_pi.log_softmax(-1), mu, log_s.clamp(min=self.least)
 
@@ -165,7 +167,7 @@ class Logistics(nn.Module):
 
 # %% ../nbs/09_images.ipynb #77c13723
 def divides(
-    small, # (height, width), or what is to be refused
+    small, # (height, width), or anything else
     large:tuple # (height, width)
 )->bool:
     "Are these the sides of a picture that divide those of a larger one?"
@@ -244,7 +246,7 @@ def check_shades(
     images:Tensor, # [n,h,w] or [n,h,w,c]
     n_values:int
 )->None:
-    "Refuse what cannot be drawn in a number of shades."
+    "Raise `ValueError` for what cannot be drawn in a number of shades."
     if n_values < 2: raise ValueError(f"shades are black and white at least, so n_values "
                                       f"is 2 or more; got {n_values}")
     if images.ndim not in (3,4) or not images.numel():

@@ -9,8 +9,6 @@ __all__ = ['angles', 'sinusoidal', 'sinusoids', 'rotation', 'check_length', 'Sin
            'relative_index', 'shaw_scores', 'shaw_values', 'Relations', 'ShawAttention']
 
 # %% ../nbs/02_positions.ipynb #f2ae5ec7
-import math
-
 import torch
 import torch.nn.functional as F
 from fastcore.basics import patch
@@ -76,7 +74,7 @@ def check_length(
     end:int, # positions needed
     max_len # positions there are, or None for no limit
 )->None:
-    "Refuse a sequence that is longer than the model's positions."
+    "Raise `ValueError` for a sequence longer than the model's positions."
     if max_len is not None and end > max_len:
         raise ValueError(f"the sequence reaches position {end}, but the model has "
                          f"max_len={max_len} positions: shorten it, or build the model "

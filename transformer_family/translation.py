@@ -28,7 +28,7 @@ from .attention import attention_weights
 from .core import check_sizes
 from .data import END, PAD, START, Position
 from .generation import translate
-from .training import evaluating, unwrap, write_atomic
+from .training import evaluating, unwrap
 from .transformer import hide_tokens
 
 # %% ../nbs/07_translation.ipynb #fb7fca93
@@ -79,7 +79,7 @@ def learn_vocabulary(
 def read_vocabulary(
     path # of a json file of `tokenizers`
 )->Tokenizer:
-    "Read a vocabulary; one without our special symbols is refused."
+    "Read a vocabulary; one without the special symbols raises `ValueError`."
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist: expected a vocabulary, as in "

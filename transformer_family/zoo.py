@@ -16,15 +16,15 @@ import torch
 from torch import nn
 
 from .adaptive_span import (
-    AdaptiveSpanTransformer, DynamicSpanTransformer, published as span_sizes)
+    AdaptiveSpanTransformer, DynamicSpanTransformer, span_sizes)
 from .character_transformer import CharacterTransformer
 from .core import arguments, check_sizes, did_you_mean
 from .image_transformer import ImageTransformer
 from .sparse_transformer import (
     SparseTransformer, sparse_published as child_sizes)
 from .transformer import Transformer, TransformerLM
-from .transformer_xl import (
-    TransformerXL, published as xl_sizes)
+from transformer_family.transformer_xl import (
+    TransformerXL, xl_sizes)
 
 # %% ../nbs/60_zoo.ipynb #a13a5ae0
 models = {'transformer': TransformerLM, 'transformer_seq2seq': Transformer,
@@ -123,15 +123,15 @@ papers['image_transformer/cifar10'] = Paper('image_transformer',
     dict(bits_per_dim_cifar10=2.90))
 
 # %% ../nbs/60_zoo.ipynb #8729538d
-def _plain(name): return str(name).lower().replace('-', '_')
+def _spelled(name): return str(name).lower().replace('-', '_')
 
 def canonical(
     name:str # of a model or a paper, with hyphens or underscores
 )->str: # as it stands in `models` or `papers`
     "The zoo's own spelling of a name."
-    known = {_plain(n): n for n in [*models, *papers]}
-    if _plain(name) in known: return known[_plain(name)]
-    hint = did_you_mean(_plain(name), known.values())
+    known = {_spelled(n): n for n in [*models, *papers]}
+    if _spelled(name) in known: return known[_spelled(name)]
+    hint = did_you_mean(_spelled(name), known.values())
     raise ValueError(f"no model is called {name!r}{hint}: there are "
                      f"{', '.join(known.values())}")
 
