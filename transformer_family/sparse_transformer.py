@@ -29,9 +29,9 @@ from .positions import check_length
 from .transformer import (
     Encoder, EncoderLayer, FeedForward, Past, PreNorm)
 
-# %% ../nbs/30_sparse_transformer.ipynb #a4b56a23
+# %% ../nbs/30_sparse_transformer.ipynb #7671fdd3
 def _check_stride(l, c=1)->None:
-    "Strides are positive integers, and a block has at least as many columns as summaries."
+    "A stride is a positive integer, and summaries are columns of a block."
     check_sizes(stride=l, summaries=c)
     if c > l:
         raise ValueError(f"summaries are columns of a block, of which there are "
@@ -39,7 +39,7 @@ def _check_stride(l, c=1)->None:
 
 class SparseSpan(Span):
     "A subset of the past that has algorithms of its own; a frozen dataclass."
-    dense = 0                                   # up to so many keys a whole matrix is faster
+    dense = 0                       # up to so many keys a whole matrix is faster
     def __post_init__(self): _check_stride(*vars(self).values())
 
 # %% ../nbs/30_sparse_transformer.ipynb #fdcec0a5
@@ -87,8 +87,8 @@ class fixed_span(SparseSpan):
     l:int
     c:int
     def __call__(self, b, h, q_idx, kv_idx):
-        own,summary = kv_idx // self.l == q_idx // self.l, kv_idx % self.l >= self.l-self.c
-        return (kv_idx <= q_idx) & (own | summary)
+        own = kv_idx // self.l == q_idx // self.l
+        return (kv_idx <= q_idx) & (own | (kv_idx % self.l >= self.l - self.c))
 
 # %% ../nbs/30_sparse_transformer.ipynb #904683d7
 def connectivity(
@@ -154,7 +154,7 @@ class Summaries(Tiling):
 
     def tiles(self, q, k):
         l,c = self.l, self.c
-        past = k.size(2)//c - q.size(2)//l                  # blocks before the first query
+        past = k.size(2)//c - q.size(2)//l                # blocks before the queries
         for n in range(q.size(2)//l):
             rows,j = slice(n*l, (n+1)*l), (past+n)*c        # j: the own block's first
             if self.own: yield Tile(rows, slice(0,j+c), l-c-j, free=j)
@@ -266,8 +266,8 @@ def by_kernel(self:SparseAttend, q, k, v): # [b,h,t,k] each
 def __call__(self:SparseAttend, q, k, v, span=None, bias=None, dropout_p=0.):
     "Attention over the pattern, by the form that suits device and length."
     if span is not None or bias is not None or dropout_p:
-        raise ValueError("the pattern is the mask: no further span or bias, no dropout of "
-                         "weights (the paper drops in the residuals only)")
+        raise ValueError("the pattern is the mask: no further span or bias, no dropout "
+                         "of weights (the paper drops in the residuals only)")
     _check_last(q, k)
     return self.by_kernel(q, k, v) if fits_kernel(q, v) else self.tiled(q, k, v)
 
@@ -385,7 +385,7 @@ class GridPositions(nn.Module):
 
 # %% ../nbs/30_sparse_transformer.ipynb #6df09535
 def _grid_sizes(max_len, stride=None, summaries=None, grid=None)->tuple:
-    "Stride, summaries and grid: one row, or about √L; a quarter of it; rows of the stride."
+    "Stride, summaries, grid: a row or about √L; a quarter of it; rows of the stride."
     if grid is not None and not isinstance(grid, (tuple, list)):
         raise ValueError(f"grid is a shape such as (rows, columns), got {grid!r}")
     row = math.prod(grid[1:]) if grid else max(1, round(math.sqrt(max_len)))
