@@ -108,7 +108,7 @@ def hide(self:Tile, S, cache):
     if self.mask is not None:
         S.masked_fill_(~self.mask[:,:,None,self.rows,self.keys], -math.inf)
 
-# %% ../nbs/08_blocks.ipynb #f18f5984
+# %% ../nbs/08_blocks.ipynb #63b647b0
 _values = {}                                        # name -> class
 
 class _Value:
@@ -120,7 +120,8 @@ class _Value:
         _values[cls.name] = cls
 
     def spec(self):
-        return '|'.join([self.name, *(repr(getattr(self,n)) for n in self.__match_args__)])
+        numbers = [repr(getattr(self, n)) for n in self.__match_args__]
+        return '|'.join([self.name, *numbers])
 
 @lru_cache(1024)
 def _parsed(spec):
@@ -265,7 +266,7 @@ def _forward(q, k, v, params, data, call, save):
         tile.put(y[at], AV.div_(total))
     return y, lse, weights
 
-# %% ../nbs/08_blocks.ipynb #9e8642e2
+# %% ../nbs/08_blocks.ipynb #a008aa2d
 def _tile_grads(A, g, V, D, drop):
     "Gradients of a tile's values and scores (the equation above)."
     dS = g @ V.mT                                                     # [b,h,c,B,W]
@@ -285,8 +286,8 @@ def _backward(g, glse, q, k, v, y, lse, weights, params, data, call):
         G,V = _wide(tile.queries(g[at])), _wide(tile.windows(v[at]))
         dV,dS = _tile_grads(A, G, V, tile.queries(D[at]), _drop(A, call))
         dQ,dK,*rest = call.score.vjp(dS, Q, K, tile, *parts)
-        for add,out,d in ((tile.put,dq,dQ*call.scale), (tile.add,dk,dK), (tile.add,dv,dV)):
-            add(out[at], d)
+        tile.put(dq[at], dQ*call.scale)
+        tile.add(dk[at], dK); tile.add(dv[at], dV)
         for total,d in zip(call.score.part(tile, at, *dps), rest): total += d
     return [d.to(x.dtype) for d,x in zip((dq,dk,dv,*dps), (q,k,v,*params))]
 
@@ -343,12 +344,12 @@ def _grad(ctx, g, glse, _):
 
 _tiled.register_autograd(_grad, setup_context=_save)
 
-# %% ../nbs/08_blocks.ipynb #ca3e14f1
+# %% ../nbs/08_blocks.ipynb #5b51c80d
 def _check_inputs(q, k, v, dropout_p):
     check_rate(dropout_p=dropout_p)
     if not (q.ndim == k.ndim == v.ndim == 4 and q.shape[:2] == k.shape[:2] == v.shape[:2]
             and k.shape[2] == v.shape[2] and q.shape[3] == k.shape[3]):
-        raise ValueError(f"queries are [b,h,t,k], keys [b,h,s,k] and values [b,h,s,k], of "
+        raise ValueError(f"queries are [b,h,t,k], keys [b,h,s,k] and values [b,h,s,k] of "
                          f"the same batch and heads; got {list(q.shape)}, "
                          f"{list(k.shape)} and {list(v.shape)}")
 
@@ -477,7 +478,7 @@ class Listed(Tiling):
             yield Lists(rows[:,:,at], keys[:,:,at],
                         mask[:,:,at] if mask.size(2) > 1 else mask)
 
-# %% ../nbs/08_blocks.ipynb #53dd1b3e
+# %% ../nbs/08_blocks.ipynb #870eff7e
 def listed(
     queries:Tensor, # [n,B], positions of each block's queries, each once; -1: none
     keys:Tensor, # [n,W], positions of the keys it may look at, each once; -1: none
@@ -491,7 +492,7 @@ def listed(
     _check_lists(queries, keys, t, s)
     b,h = (torch.arange(n, device=keys.device).view(-1,*[1]*d)
            for n,d in ((batch,4), (n_heads,3)))
-    i,j = queries[:,:,None], keys[:,None]                                # [n,B,1], [n,1,W]
+    i,j = queries[:,:,None], keys[:,None]                               # [n,B,1], [n,1,W]
     mask = span(b, h, i.clamp(min=0), j.clamp(min=0)) & (i >= 0) & (j >= 0)
     rows = torch.where(queries >= 0, queries-(s-t), -1)
     return rows, keys, mask

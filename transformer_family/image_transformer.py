@@ -130,7 +130,7 @@ def around(self:LocalSpan2D, device=torch.device('cpu')):
     "Of each block: its first position, its end, and its keys in earlier blocks."
     rows,columns,(B_r,B_c),(M_r,M_c) = self.rows,self.columns,self.block,self.memory
     def make():
-        order = block_order(rows, columns, self.block, 'cpu')        # to be read, also on meta
+        order = block_order(rows, columns, self.block, 'cpu')   # to be read, also on meta
         at = order.argsort().view(rows, columns)
         for top in range(0, rows, B_r):
             for left in range(0, columns, B_c):
