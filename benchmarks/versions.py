@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 ROOT = Path(__file__).resolve().parent.parent
 OLD = '685033a'                     # the last commit with five engines
-BATCH, LENGTH, RUNS = 4, 512, 15
+BATCH, LENGTH, RUNS = 4, 512, 9
 SIZE = dict(d_model=256, n_layers=4, n_heads=4)
 OWN = dict(transformer=dict(max_len=LENGTH), character_transformer=dict(max_len=LENGTH),
            transformer_xl=dict(mem_len=LENGTH), adaptive_span=dict(max_span=1024), dynamic_span=dict(max_span=1024),
