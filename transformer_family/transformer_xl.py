@@ -115,7 +115,8 @@ def shifted_attention(
     "Relative attention in tiles, by the shift."
     span = past_only(span, q, k)
     if q.size(-2) == 1: return _one_query(q, k, v, r, uv, span, dropout_p)
-    tiling = Window(span.n) if isinstance(span, window) else Window()
+    n = span.n if isinstance(span, window) else Window.n
+    tiling = Window(n, 0, 128 if torch.is_grad_enabled() else 64)     # the faster of each
     params = r, *(_wide(x)*q.size(-1)**-.5 for x in uv)
     data = [span] if isinstance(span, Tensor) else []
     return tiled_attention(q, k, v, tiling, RelativeScore(), params, data,
