@@ -66,7 +66,7 @@ def run(tmp_path_factory):
     return cwd, out
 
 
-@pytest.mark.parametrize('name', ['transformer-xl', 'adaptive-span', 'sparse-transformer'])
+@pytest.mark.parametrize('name', ['transformer-xl', 'adaptive-span', 'sparse-transformer', 'reformer'])
 def test_other_models_of_texts(cwd, name):
     "Trains, reports, writes and is judged."
     out = typed(cwd, 'tfam-train', name, *SMALL, '--steps', 4, '--out', 'r')

@@ -55,6 +55,7 @@ HOMES = {                       # name -> kind, module it lives in
     'ImageTransformer': ('model', 'image_transformer'),
     'ImageToImage': ('model', 'image_transformer'),
     'SparseTransformer': ('model', 'sparse_transformer'),
+    'Reformer': ('model', 'reformer'),
 }
 
 # %% ../nbs/00_core.ipynb #a651a4b8
@@ -66,6 +67,7 @@ HOMES |= {
     'MultiHeadAttention': ('attention', 'attention'),
     'ShawAttention': ('attention', 'positions'),
     'RelativeAttention': ('attention', 'transformer_xl'),
+    'LSHAttention': ('attention', 'reformer'),
     'attention': ('attend', 'attention'),
     'flex_attend': ('attend', 'attention'),
     'sigmoid_gelu': ('activation', 'sparse_transformer'),
@@ -75,6 +77,7 @@ HOMES |= {
     'Past': ('past', 'transformer'),
     'RelKV': ('past', 'transformer_xl'),
     'ImagePast': ('past', 'image_transformer'),
+    'SharedQK': ('past', 'reformer'),
 }
 
 # %% ../nbs/00_core.ipynb #3b8aa3f1

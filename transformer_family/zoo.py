@@ -20,6 +20,7 @@ from .adaptive_span import (
 from .character_transformer import CharacterTransformer
 from .core import arguments, check_sizes, did_you_mean
 from .image_transformer import ImageTransformer
+from .reformer import Reformer, reformer_published
 from .sparse_transformer import (
     SparseTransformer, sparse_published as child_sizes)
 from .transformer import Transformer, TransformerLM
@@ -33,10 +34,11 @@ models = {'transformer': TransformerLM, 'transformer_seq2seq': Transformer,
           'adaptive_span': AdaptiveSpanTransformer,
           'dynamic_span': DynamicSpanTransformer,
           'image_transformer': ImageTransformer,
-          'sparse_transformer': SparseTransformer}
+          'sparse_transformer': SparseTransformer,
+          'reformer': Reformer}
 language_models = ['transformer', 'character_transformer', 'transformer_xl',
                    'adaptive_span', 'dynamic_span', 'image_transformer',
-                   'sparse_transformer']
+                   'sparse_transformer', 'reformer']
 translators = ['transformer_seq2seq']              # trained on pairs of sequences
 
 # %% ../nbs/60_zoo.ipynb #6fb577a4
@@ -114,6 +116,10 @@ def _child(section, **figures):
 papers |= _child('7.2', enwik8=dict(params=95e6, bpc_enwik8=.99)) | \
           _child('7.1', cifar10=dict(params=59e6, bits_per_dim_cifar10=2.80)) | \
           _child('7.3', imagenet64=dict(params=152e6, bits_per_dim_imagenet64=3.44))
+
+# %% ../nbs/60_zoo.ipynb #a7d31c03
+papers |= _papers('reformer', reformer_published, 'Kitaev et al. 2020, arXiv:2001.04451,'
+                  ' and trax', {'enwik8': dict(bpc_enwik8=1.05), 'imagenet64': {}})
 
 # %% ../nbs/60_zoo.ipynb #1a18b8e6
 papers['image_transformer/cifar10'] = Paper('image_transformer',
