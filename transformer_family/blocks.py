@@ -45,6 +45,7 @@ class Tile(NamedTuple):
     free:int=0 # columns that every row may see
     count:int=1 # blocks of queries in `rows`, with overlapping keys
     mask:Tensor=None # bool [b or 1,h or 1,t,s], forbids further pairs
+    again = False # True: some of its queries were in other tiles
 
 @patch(as_prop=True)
 def shape(self:Tile)->tuple:
@@ -249,6 +250,13 @@ def _drop(A, call):
     if call.dice is None: return None
     return torch.empty_like(A).bernoulli_(1-call.p, generator=call.dice).div_(1-call.p)
 
+def _joined(tile, y, lse, AV, ends):
+    "What queries got in earlier tiles, joined with what they get in this one."
+    before = tile.queries(lse)
+    both = torch.logaddexp(before, ends)
+    y = tile.queries(y).mul_((before-both).exp_())
+    return y.add_(AV.mul_((ends-both).exp_())), both
+
 def _forward(q, k, v, params, data, call, save):
     "Outputs, log-sum-exps, and the weights of each tile where they are stored."
     tiles,weights,cache = [*call.tiling.tiles(q, k, *data)], [], {}
@@ -259,11 +267,13 @@ def _forward(q, k, v, params, data, call, save):
     for at,tile in _steps(tiles, q):
         S = call.scores(tile, *call.inputs(tile, at, q, k, params), cache)
         A,total,ends = _softmax_lse(S) if save == 'lse' else (_softmax(S), 1, None)
-        if save == 'lse': tile.put(lse[at], ends)
         if save == 'weights': weights.append(A)
         drop = _drop(A, call)
         AV = (A if drop is None else A*drop) @ _wide(tile.windows(v[at]))
-        tile.put(y[at], AV.div_(total))
+        AV = AV.div_(total)
+        if tile.again: AV,ends = _joined(tile, y[at], lse[at], AV, ends)
+        if save == 'lse': tile.put(lse[at], ends)
+        tile.put(y[at], AV)
     return y, lse, weights
 
 # %% ../nbs/08_blocks.ipynb #a008aa2d
@@ -286,7 +296,8 @@ def _backward(g, glse, q, k, v, y, lse, weights, params, data, call):
         G,V = _wide(tile.queries(g[at])), _wide(tile.windows(v[at]))
         dV,dS = _tile_grads(A, G, V, tile.queries(D[at]), _drop(A, call))
         dQ,dK,*rest = call.score.vjp(dS, Q, K, tile, *parts)
-        tile.put(dq[at], dQ*call.scale)
+        dQ = dQ*call.scale
+        tile.put(dq[at], dQ.add_(tile.queries(dq[at])) if tile.again else dQ)
         tile.add(dk[at], dK); tile.add(dv[at], dV)
         for total,d in zip(call.score.part(tile, at, *dps), rest): total += d
     return [d.to(x.dtype) for d,x in zip((dq,dk,dv,*dps), (q,k,v,*params))]
@@ -427,6 +438,7 @@ class Lists(NamedTuple):
     rows:Tensor # [b or 1,h or 1,c,B]
     keys:Tensor # [b or 1,h or 1,c,W]
     mask:Tensor # bool [b or 1,h or 1,c or 1,B,W]
+    again = False
 
     @property
     def shape(self): return *self.rows.shape[2:], self.keys.size(-1)

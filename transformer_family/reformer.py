@@ -9,7 +9,7 @@ __all__ = ['reformer_published', 'lsh_rotations', 'lsh_buckets', 'Sets', 'lsh_se
            'ReversibleBlock', 'reversible', 'chunked', 'SharedQK', 'LSHAttention', 'lsh_step', 'AxialPositions',
            'AttentionHalf', 'FeedForwardHalf', 'window_attend', 'Reformer']
 
-# %% ../nbs/31_reformer.ipynb #229757b0
+# %% ../nbs/31_reformer.ipynb #eaf09caa
 import math
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 from .attention import (
     MultiHeadAttention, _wide, attention, merge_heads, split_heads)
-from .blocks import Tiling, _budget, join, local_attention, tiled_part
+from .blocks import Tiling, _budget, local_attention, tiled_part
 from .core import (
     Output, check_rate, check_sizes, check_tokens, configured)
 from .positions import check_length
@@ -114,7 +114,7 @@ def _range(key, place, chunk, causal, within, t):
     ahead = place+1 if within == 'window' else edge+chunk
     return torch.maximum(first, back), torch.minimum(end, ahead+chunk)
 
-# %% ../nbs/31_reformer.ipynb #69faab35
+# %% ../nbs/31_reformer.ipynb #3a1ceb1c
 class Stretch(NamedTuple):
     "A tile: blocks of a sorted list, each with the keys around it."
     keys:Tensor # [w], positions along the stretch; -1 beyond the list
@@ -122,8 +122,9 @@ class Stretch(NamedTuple):
     n:int # queries
     B:int # queries of a block; the last block may have fewer
     W:int # keys of a block
-    seen:Tensor # [r,3,N]: place and range in this round, and in earlier ones
-    alone:Tensor # bool [N]: sees itself
+    seen:Tensor # [r,3,N]: place and range in earlier rounds, and in this one
+    alone:Tensor # bool [N]: sees itself; None: in another round
+    again:bool # some of its queries were in other tiles
 
     @property
     def shape(self): return (len(self.keys)-self.W)//self.B + 1, self.B, self.W
@@ -137,7 +138,7 @@ class Stretch(NamedTuple):
     def windows(self, x): return self.picked(x).unfold(0, self.W, self.B).mT[None,None]
     def put(self, out, y): out[0,0].index_copy_(0, self.rows, y.flatten(0,3)[:self.n])
 
-# %% ../nbs/31_reformer.ipynb #96c3c5bd
+# %% ../nbs/31_reformer.ipynb #7966b0f1
 @patch
 def add(self:Stretch, out, g):
     "Add [1,1,c,W,k] to the keys that it belongs to."
@@ -154,36 +155,44 @@ def met(self:Stretch, seen):
     at,(c,B,W) = self.keys.clamp(min=0), self.shape
     place = torch.where(self.keys < 0, -1, seen[0,at]).unfold(0, W, B)[:,None]     # [c,1,W]
     first,end = seen[1:,at[self.at:self.at+c*B]].view(2,c,B,1)
-    return (place >= first) & (place < end)
+    return (place >= first).logical_and_(place < end)
 
 @patch
 def hide(self:Stretch, S, cache):
     "Write −inf into scores [1,1,c,B,W] of pairs that do not count."
     c,B,W = self.shape
-    i = self.keys[self.at:self.at+c*B].view(c,B,1)
-    oneself = i == self.keys.unfold(0, W, B)[:,None]
-    no = ~self.met(self.seen[0]) | oneself
-    for seen in self.seen[1:]: no |= self.met(seen)            # in an earlier round
-    no = no & ~(oneself & self.alone[i.clamp(min=0)]) | (i < 0)
+    i = self.keys[self.at:self.at+c*B].view(c,B)
+    alone = torch.zeros_like(i, dtype=torch.bool) if self.alone is None else self.alone[i]
+    no = self.met(self.seen[-1]).logical_not_()
+    no.diagonal(self.at, 1, 2).copy_(~alone)                   # a query and itself
+    for seen in self.seen[:-1]: no |= self.met(seen)           # in an earlier round
+    no |= (i < 0)[...,None]
     S.masked_fill_(no, -math.inf)
 
-# %% ../nbs/31_reformer.ipynb #b3cd75a5
+# %% ../nbs/31_reformer.ipynb #4aa4198a
 @dataclass(frozen=True)
 class Hashed(Tiling):
-    "Blocks of queries of a sorted list against the list around them."
+    "Blocks of queries of each sorted list against the list around them."
     block:int # queries
     back:int # keys before a block
     ahead:int # keys after it
+    once:bool # a pair counts in one round only
 
     def tiles(self, q, k, order, seen, alone):
+        for r,row in enumerate(order):
+            earlier = seen[:r+1] if self.once else seen[r:r+1]
+            yield from self.stretches(q, row, earlier, None if r else alone, r > 0)
+
+    def stretches(self, q, order, *rest):
+        "The tiles of a round."
         N,B,W = len(order), self.block, self.back+self.block+self.ahead
         each = max(1, _budget(q)//(B*W)) * B
         for a in range(0, N, each):
             n = min(each, N-a); lo,hi = a-self.back, a-(-n//B)*B+self.ahead
             keys = F.pad(order[max(lo,0):hi], (max(-lo,0), max(hi-N,0)), value=-1)
-            yield Stretch(keys, self.back, n, B, W, seen, alone)
+            yield Stretch(keys, self.back, n, B, W, *rest)
 
-# %% ../nbs/31_reformer.ipynb #be8021aa
+# %% ../nbs/31_reformer.ipynb #1701dba8
 def unit(x): return x / x.norm(dim=-1, keepdim=True).clamp(min=1e-6)
 
 def lsh_attention(
@@ -200,28 +209,23 @@ def lsh_attention(
     "Attention within hash buckets (Kitaev et al., 2)."
     _check_hashed(q, v, buckets, mask)
     order,*seen = lsh_sets(buckets, chunk, causal, within, mask)
-    seen,alone = torch.stack(seen, 1).int(), _alone(seen, causal)                # [r,3,N]
-    tiling = _hashed_tiling(chunk, causal, within, q.size(2))
+    data = order, torch.stack(seen, 1).int(), _alone(seen, causal)              # seen [r,3,N]
+    tiling = _hashed_tiling(chunk, causal, within, q.size(2), duplicates == 'paper')
     xs = [_wide(x).reshape(1, 1, -1, x.size(-1)) for x in (q, unit(_wide(q)), v)]
-    def part(r):
-        "One round: the pairs that did not meet in an earlier one."
-        last = r-1 if duplicates == 'paper' else -1
-        others = seen[:last+1] if last >= 0 else seen[:0]
-        data = order[r], torch.cat([seen[r:r+1], others]), alone & (r == 0)
-        return tiled_part(*xs, tiling, data=data, dropout_p=dropout_p)
-    return join(*map(part, range(len(order))))[0].view(v.shape).to(v.dtype)
+    y = tiled_part(*xs, tiling, data=data, dropout_p=dropout_p)[0]
+    return y.view(v.shape).to(v.dtype)
 
-# %% ../nbs/31_reformer.ipynb #dd009b1e
+# %% ../nbs/31_reformer.ipynb #3f3d80da
 def _alone(seen, causal):
     "Positions that see nothing but themselves in any round."
     _,first,end = seen
     return (end-first <= (0 if causal else 1)).all(0)
 
-def _hashed_tiling(chunk, causal, within, t):
+def _hashed_tiling(chunk, causal, within, t, once):
     "Tiles that hold all ranges."
     if within == 'window': block,far = -(-chunk//2), chunk
     else: block,far = chunk, chunk if t % chunk == 0 else 2*chunk
-    return Hashed(block, far, 0 if causal else far)
+    return Hashed(block, far, 0 if causal else far, once)
 
 def _check_ways(within, duplicates):
     "Names that are choices."
