@@ -54,37 +54,36 @@ def shape(self:Tile)->tuple:
     B = rows // self.count
     return self.count, B, keys - (self.count-1)*B
 
-# %% ../nbs/08_blocks.ipynb #f930d9b9
+# %% ../nbs/08_blocks.ipynb #43c694d2
 @patch
 def queries(self:Tile, x):
     "Rows of [b,h,t,k] as [b,h,c,B,k], a view."
-    x = x[:,:,self.rows]
-    return x[:,:,None] if self.count == 1 else x.unflatten(2, (self.count,-1))
+    if self.count == 1: return x[:,:,None,self.rows]
+    return x[:,:,self.rows].unflatten(2, (self.count,-1))
 
 @patch
 def windows(self:Tile, x):
     "What each block sees of [b,h,s,k]: [b,h,c,W,k]."
-    x = x[:,:,self.keys]
-    if self.count == 1: return x[:,:,None]
+    if self.count == 1: return x[:,:,None,self.keys]
     _,B,W = self.shape
-    return x.unfold(2, W, B).mT.contiguous()
+    return x[:,:,self.keys].unfold(2, W, B).mT.contiguous()
 
 @patch
 def put(self:Tile, out, y):
     "Write [b,h,c,B,k] to its rows."
     self.queries(out).copy_(y)
 
-# %% ../nbs/08_blocks.ipynb #fd433556
+# %% ../nbs/08_blocks.ipynb #f8e4dfb9
 @patch
 def add(self:Tile, out, g):
     "Add [b,h,c,W,k] to the keys it belongs to."
+    if self.count == 1: return self.windows(out).add_(g)
     out,(c,B,W) = out[:,:,self.keys], self.shape
-    if c == 1: return out.add_(g[:,:,0])
     for j in range(0, W, B):
         part = g[:,:,:,j:j+B]; w = part.size(3)               # these do not overlap
         out[:,:,j:j+(c-1)*B+w].unfold(2, w, B).add_(part.mT)
 
-# %% ../nbs/08_blocks.ipynb #2ec600a0
+# %% ../nbs/08_blocks.ipynb #d133bebb
 @patch
 def cuts(self:Tile)->list: # of (first column, end)
     "The columns of which the band hides something, as at most two ranges."
@@ -94,18 +93,19 @@ def cuts(self:Tile)->list: # of (first column, end)
     if far[1] > near[0]: far,near = (0,0), (first,W)
     return [x for x in (far,near) if x[0] < x[1]]
 
-def _outside(B, W, lo, hi, device):
-    "What a band does not allow: bool [B,W]."
-    x = torch.arange(B, device=device)[:,None] - torch.arange(W, device=device)
-    return (x < lo) | (x >= hi)
+def _outside(B, W, lo, hi, like):
+    "−inf where a band does not allow, else 0: [B,W]."
+    r,c = (torch.arange(n, device=like.device) for n in (B,W))
+    x = r[:,None] - c
+    return like.new_zeros(B,W).masked_fill_((x < lo) | (x >= hi), -math.inf)
 
 @patch
 def hide(self:Tile, S, cache):
-    "Write −inf into scores [b,h,c,B,W] that the tile does not allow."
+    "Make scores [b,h,c,B,W] that the tile does not allow −inf."
     for a,b in self.cuts():
-        key = self.shape[1], b-a, self.lo+a, self.hi+a
-        if key not in cache: cache[key] = _outside(*key, S.device)
-        S[...,a:b].masked_fill_(cache[key], -math.inf)
+        key = S.size(3), b-a, self.lo+a, self.hi+a
+        if key not in cache: cache[key] = _outside(*key, S)
+        S[...,a:b].add_(cache[key])             # several times as fast as `masked_fill_`
     if self.mask is not None:
         S.masked_fill_(~self.mask[:,:,None,self.rows,self.keys], -math.inf)
 
@@ -174,19 +174,20 @@ class Dot(Score):
     def __call__(self, q, k, tile): return q @ k.mT
     def vjp(self, dS, q, k, tile): return dS @ k, dS.mT @ q
 
-# %% ../nbs/08_blocks.ipynb #749cfc0f
+# %% ../nbs/08_blocks.ipynb #2fed3a6e
 def _budget(q): return 2**26 if q.is_cuda else 2**19          # scores that are alive
 
-def _steps(tiles, q):
-    "Slices of batch and heads with each tile, so that few scores are alive."
-    (b,h),most = q.shape[:2], _budget(q)
+def _steps(tiles, *xs):
+    "Each tile and its part of tensors [b,h,·,·], so that few scores are alive."
+    (b,h),most = xs[0].shape[:2], _budget(xs[0])
     for tile in tiles:
         each = math.prod(tile.shape)
         heads,rows = max(1, min(h, most//each)), max(1, most//(each*h))
         for n in range(0, b, rows):
             for m in range(0, h, heads):
                 at = slice(n,n+rows), slice(m,m+heads)
-                yield at, tile.of(at)
+                whole = rows >= b and heads >= h
+                yield tile.of(at), at, xs if whole else [x[at] for x in xs]
 
 @patch
 def of(self:Tile, at):
@@ -195,21 +196,22 @@ def of(self:Tile, at):
     at = [i if n > 1 else slice(None) for i,n in zip(at, self.mask.shape)]
     return self._replace(mask=self.mask[tuple(at)])
 
-# %% ../nbs/08_blocks.ipynb #68516978
+# %% ../nbs/08_blocks.ipynb #7c3731ed
 def _covered(tiles, t, s)->bool:
     "Do tiles have every query? Raises if they leave the matrix or share a query."
     for p in tiles:
         if isinstance(p, Tile) and not (p.rows.stop <= t and p.keys.stop <= s):
             raise ValueError(f"a tile lies in {t} queries and {s} keys, got queries up "
                              f"to {p.rows.stop} and keys up to {p.keys.stop}")
-    rows = [i for p in tiles if isinstance(p, Tile) for i in range(t)[p.rows]]
-    if len({*rows}) < len(rows):
-        twice = next(i for i in sorted(rows) if rows.count(i) > 1)
+    rows = [range(t)[p.rows] for p in tiles if isinstance(p, Tile)]
+    seen = set().union(*rows)
+    if len(seen) < sum(map(len, rows)):
+        twice = next(i for i in range(t) if sum(i in r for r in rows) > 1)
         raise ValueError(f"query {twice} is in two tiles: give its keys to one of them, "
                          f"or attend to each part and `join` the results")
-    return len(rows) == t
+    return len(seen) == t
 
-# %% ../nbs/08_blocks.ipynb #71d07e3a
+# %% ../nbs/08_blocks.ipynb #7ae870e3
 class _Call(NamedTuple):
     "What a call is made of, besides its tensors."
     tiling:Tiling
@@ -221,41 +223,37 @@ class _Call(NamedTuple):
     def inputs(self, tile, at, q, k, params):
         "Queries, keys and parts of the parameters of a tile."
         parts = self.score.part(tile, at, *params)
-        qb,kb = _wide(tile.queries(q[at]))*self.scale, _wide(tile.windows(k[at]))
-        return qb, kb, [*map(_wide, parts)]
+        q,k = _wide(tile.queries(q))*self.scale, _wide(tile.windows(k))
+        return q, k, [*map(_wide, parts)]
 
-    def scores(self, tile, qb, kb, parts, cache):
+    def scores(self, tile, q, k, parts, cache):
         "Scores [b,h,c,B,W], −inf where the tile does not allow."
-        S = self.score(qb, kb, tile, *parts)
+        S = self.score(q, k, tile, *parts)
         if not self.score.banded: tile.hide(S, cache)
         return S
 
-# %% ../nbs/08_blocks.ipynb #64c5e03b
+# %% ../nbs/08_blocks.ipynb #19ca1ba8
+def _exp_(S): return S.mul_(1/math.log(2)).exp2_()
+
 def _softmax_lse(S):
     "exp(s − max), its sum, and the log-sum-exp of each row."
     least = torch.finfo(S.dtype).min
     top = S.amax(-1, keepdim=True).clamp_(min=least)
-    total = S.sub_(top).exp_().sum(-1, keepdim=True).clamp_(min=1)
+    total = _exp_(S.sub_(top)).sum(-1, keepdim=True).clamp_(min=1)
     return S, total, total.log().add_(top)
 
-def _softmax(S):
-    "The weights."
-    A = torch.softmax(S, -1, out=S)
-    empty = A[...,:1].isnan()
-    return A.masked_fill_(empty, 0.) if empty.any() else A
-
-# %% ../nbs/08_blocks.ipynb #39711aae
+# %% ../nbs/08_blocks.ipynb #886c0569
 def _drop(A, call):
     "Factors 0 or 1/(1−p) for the weights of a tile; None without dropout."
     if call.dice is None: return None
     return torch.empty_like(A).bernoulli_(1-call.p, generator=call.dice).div_(1-call.p)
 
-def _joined(tile, y, lse, AV, ends):
-    "What queries got in earlier tiles, joined with what they get in this one."
-    before = tile.queries(lse)
-    both = torch.logaddexp(before, ends)
-    y = tile.queries(y).mul_((before-both).exp_())
-    return y.add_(AV.mul_((ends-both).exp_())), both
+def _joined(tile, Y, ends, AV, tops):
+    "What queries have from earlier tiles, joined with what they get in this one."
+    before = tile.queries(ends)
+    both = torch.logaddexp(before, tops)
+    Y = tile.queries(Y).mul(_exp_(before-both))
+    return Y.add_(AV.mul_(_exp_(tops-both))), both
 
 def _forward(q, k, v, params, data, call, save):
     "Outputs, log-sum-exps, and the weights of each tile where they are stored."
@@ -264,19 +262,19 @@ def _forward(q, k, v, params, data, call, save):
     lse = _wide(q[...,:0]).new_empty(*q.shape[:-1], 1)                    # [b,h,t,1]
     if not _covered(tiles, q.size(2), k.size(2)):
         y.zero_(); lse.fill_(torch.finfo(lse.dtype).min)
-    for at,tile in _steps(tiles, q):
-        S = call.scores(tile, *call.inputs(tile, at, q, k, params), cache)
-        A,total,ends = _softmax_lse(S) if save == 'lse' else (_softmax(S), 1, None)
-        if save == 'weights': weights.append(A)
+    for tile,at,(Q,K,V,Y,ends) in _steps(tiles, q, k, v, y, lse):
+        S = call.scores(tile, *call.inputs(tile, at, Q, K, params), cache)
+        A,total,tops = _softmax_lse(S)
+        if save == 'weights': weights.append(A.div_(total)); total = 1
         drop = _drop(A, call)
-        AV = (A if drop is None else A*drop) @ _wide(tile.windows(v[at]))
+        AV = (A if drop is None else A*drop) @ _wide(tile.windows(V))
         AV = AV.div_(total)
-        if tile.again: AV,ends = _joined(tile, y[at], lse[at], AV, ends)
-        if save == 'lse': tile.put(lse[at], ends)
-        tile.put(y[at], AV)
+        if tile.again: AV,tops = _joined(tile, Y, ends, AV, tops)
+        if save == 'lse': tile.put(ends, tops)
+        tile.put(Y, AV)
     return y, lse, weights
 
-# %% ../nbs/08_blocks.ipynb #a008aa2d
+# %% ../nbs/08_blocks.ipynb #0c68e2b2
 def _tile_grads(A, g, V, D, drop):
     "Gradients of a tile's values and scores (the equation above)."
     dS = g @ V.mT                                                     # [b,h,c,B,W]
@@ -286,21 +284,23 @@ def _tile_grads(A, g, V, D, drop):
 
 def _backward(g, glse, q, k, v, y, lse, weights, params, data, call):
     "Gradients of queries, keys, values and parameters, tile by tile."
-    tiles,cache = [*call.tiling.tiles(q, k, *data)], {}
-    dq,dk,dv,*dps = (torch.zeros_like(x, dtype=lse.dtype) for x in (q, k, v, *params))
+    tiles,cache,inputs = [*call.tiling.tiles(q, k, *data)], {}, (q, k, v, *params)
+    dq,dk,dv,*dps = (torch.zeros_like(x, dtype=lse.dtype) for x in inputs)
     D = (_wide(g)*_wide(y)).sum(-1, keepdim=True) - glse                  # [b,h,t,1]
-    for n,(at,tile) in enumerate(_steps(tiles, q)):
+    xs = q, k, v, g, lse, D, dq, dk, dv
+    for n,(tile,at,xs) in enumerate(_steps(tiles, *xs)):
+        q,k,v,g,ends,D,*ds = xs
         Q,K,parts = call.inputs(tile, at, q, k, params)
         A = weights[n] if weights else \
-            call.scores(tile, Q, K, parts, cache).sub_(tile.queries(lse[at])).exp_()
-        G,V = _wide(tile.queries(g[at])), _wide(tile.windows(v[at]))
-        dV,dS = _tile_grads(A, G, V, tile.queries(D[at]), _drop(A, call))
+            _exp_(call.scores(tile, Q, K, parts, cache).sub_(tile.queries(ends)))
+        G,V = _wide(tile.queries(g)), _wide(tile.windows(v))
+        dV,dS = _tile_grads(A, G, V, tile.queries(D), _drop(A, call))
         dQ,dK,*rest = call.score.vjp(dS, Q, K, tile, *parts)
-        dQ = dQ*call.scale
-        tile.put(dq[at], dQ.add_(tile.queries(dq[at])) if tile.again else dQ)
-        tile.add(dk[at], dK); tile.add(dv[at], dV)
+        if tile.again: dQ = dQ + tile.queries(ds[0])
+        tile.put(ds[0], dQ); tile.add(ds[1], dK); tile.add(ds[2], dV)
         for total,d in zip(call.score.part(tile, at, *dps), rest): total += d
-    return [d.to(x.dtype) for d,x in zip((dq,dk,dv,*dps), (q,k,v,*params))]
+    dq *= call.scale
+    return [d.to(x.dtype) for d,x in zip((dq,dk,dv,*dps), inputs)]
 
 # %% ../nbs/08_blocks.ipynb #ee714c20
 def _call(tiling, score, scale, p, seed, device):
