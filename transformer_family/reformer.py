@@ -114,7 +114,7 @@ def _range(key, place, chunk, causal, within, t):
     ahead = place+1 if within == 'window' else edge+chunk
     return torch.maximum(first, back), torch.minimum(end, ahead+chunk)
 
-# %% ../nbs/31_reformer.ipynb #3a1ceb1c
+# %% ../nbs/31_reformer.ipynb #e08711fa
 class Stretch(NamedTuple):
     "A tile: blocks of a sorted list, each with the keys around it."
     keys:Tensor # [w], positions along the stretch; -1 beyond the list
@@ -122,7 +122,8 @@ class Stretch(NamedTuple):
     n:int # queries
     B:int # queries of a block; the last block may have fewer
     W:int # keys of a block
-    seen:Tensor # [r,3,N]: place and range in earlier rounds, and in this one
+    seen:Tensor # [r,3,N], of earlier rounds and this one: pairs with
+                # |seen[r,0,j] − seen[r,1,i]| < seen[r,2,i] have met
     alone:Tensor # bool [N]: sees itself; None: in another round
     again:bool # some of its queries were in other tiles
 
@@ -138,7 +139,7 @@ class Stretch(NamedTuple):
     def windows(self, x): return self.picked(x).unfold(0, self.W, self.B).mT[None,None]
     def put(self, out, y): out[0,0].index_copy_(0, self.rows, y.flatten(0,3)[:self.n])
 
-# %% ../nbs/31_reformer.ipynb #7966b0f1
+# %% ../nbs/31_reformer.ipynb #97e9d84e
 @patch
 def add(self:Stretch, out, g):
     "Add [1,1,c,W,k] to the keys that it belongs to."
@@ -150,24 +151,18 @@ def add(self:Stretch, out, g):
     out[0,0].index_add_(0, self.keys.clamp(min=0), total)
 
 @patch
-def met(self:Stretch, seen):
-    "Pairs that meet in a round: bool [c,B,W]."
-    at,(c,B,W) = self.keys.clamp(min=0), self.shape
-    place = torch.where(self.keys < 0, -1, seen[0,at]).unfold(0, W, B)[:,None]     # [c,1,W]
-    first,end = seen[1:,at[self.at:self.at+c*B]].view(2,c,B,1)
-    return (place >= first).logical_and_(place < end)
-
-@patch
 def hide(self:Stretch, S, cache):
-    "Write −inf into scores [1,1,c,B,W] of pairs that do not count."
-    c,B,W = self.shape
-    i = self.keys[self.at:self.at+c*B].view(c,B)
-    alone = torch.zeros_like(i, dtype=torch.bool) if self.alone is None else self.alone[i]
-    no = self.met(self.seen[-1]).logical_not_()
-    no.diagonal(self.at, 1, 2).copy_(~alone)                   # a query and itself
-    for seen in self.seen[:-1]: no |= self.met(seen)           # in an earlier round
-    no |= (i < 0)[...,None]
-    S.masked_fill_(no, -math.inf)
+    "Lower the scores [1,1,c,B,W] of pairs that do not count, once for each reason."
+    at,(c,B,W) = self.keys.clamp(min=0), self.shape
+    rows = slice(self.at, self.at+c*B); i = self.keys[rows].view(c,B)
+    place = torch.where(self.keys < 0, -math.inf, self.seen[:,0,at])               # [r,w]
+    place = place.unfold(1, W, B)[:,:,None]                                    # [r,c,1,W]
+    middle,width = self.seen[:,1:,at[rows]].view(-1,2,c,B,1).unbind(1)         # [r,c,B,1]
+    off = (place[-1] - middle[-1]).abs_().ge_(width[-1]); d = torch.empty_like(off)
+    off.diagonal(self.at, 1, 2).copy_(~self.alone[i] if self.alone is not None else 1)
+    for p,m,w in zip(place[:-1], middle, width):               # met in an earlier round
+        off.add_(torch.sub(p, m, out=d).abs_().lt_(w))
+    S[0,0].add_(off.add_((i < 0)[...,None]).mul_(-1e30))
 
 # %% ../nbs/31_reformer.ipynb #4aa4198a
 @dataclass(frozen=True)
@@ -192,7 +187,7 @@ class Hashed(Tiling):
             keys = F.pad(order[max(lo,0):hi], (max(-lo,0), max(hi-N,0)), value=-1)
             yield Stretch(keys, self.back, n, B, W, *rest)
 
-# %% ../nbs/31_reformer.ipynb #1701dba8
+# %% ../nbs/31_reformer.ipynb #8c914563
 def unit(x): return x / x.norm(dim=-1, keepdim=True).clamp(min=1e-6)
 
 def lsh_attention(
@@ -208,18 +203,23 @@ def lsh_attention(
 )->Tensor: # [b,h,t,k]
     "Attention within hash buckets (Kitaev et al., 2)."
     _check_hashed(q, v, buckets, mask)
-    order,*seen = lsh_sets(buckets, chunk, causal, within, mask)
-    data = order, torch.stack(seen, 1).int(), _alone(seen, causal)              # seen [r,3,N]
+    sets = lsh_sets(buckets, chunk, causal, within, mask)
+    data = sets.order, _ranges(sets), _alone(sets, causal)
     tiling = _hashed_tiling(chunk, causal, within, q.size(2), duplicates == 'paper')
     xs = [_wide(x).reshape(1, 1, -1, x.size(-1)) for x in (q, unit(_wide(q)), v)]
     y = tiled_part(*xs, tiling, data=data, dropout_p=dropout_p)[0]
     return y.view(v.shape).to(v.dtype)
 
-# %% ../nbs/31_reformer.ipynb #3f3d80da
-def _alone(seen, causal):
+# %% ../nbs/31_reformer.ipynb #82e4a7e0
+def _ranges(sets):
+    "Places, middles and widths of the ranges, doubled, in floats that are exact: [r,3,N]."
+    _,place,first,end = sets
+    seen = torch.stack([2*place, first+end-1, end-first], 1)
+    return seen.to(torch.float32 if place.size(1) < 2**23 else torch.float64)
+
+def _alone(sets, causal):
     "Positions that see nothing but themselves in any round."
-    _,first,end = seen
-    return (end-first <= (0 if causal else 1)).all(0)
+    return (sets.end-sets.first <= (0 if causal else 1)).all(0)
 
 def _hashed_tiling(chunk, causal, within, t, once):
     "Tiles that hold all ranges."
