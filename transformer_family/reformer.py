@@ -31,7 +31,7 @@ from .core import (
 from .positions import check_length
 from .transformer import FeedForward, Past
 
-# %% ../nbs/31_reformer.ipynb #520549c9
+# %% ../nbs/31_reformer.ipynb #01f3f332
 def lsh_rotations(
     n_heads:int,
     d_head:int,
@@ -55,7 +55,8 @@ def lsh_buckets(
     ns,buckets = _factors(n_buckets or 2*R.size(-1)), 0
     xR = torch.einsum('bhtk,hkrn->bhrtn', _wide(x), R.to(_wide(x).dtype))
     for n,part in zip(ns, xR.split([n//2 for n in ns], -1)):
-        buckets = n*buckets + torch.cat([part, -part], -1).argmax(-1)
+        i = part.abs().argmax(-1, keepdim=True)       # of [xR; −xR], the half by its sign
+        buckets = n*buckets + (i + n//2*(part.gather(-1, i) < 0))[...,0]
     return buckets
 
 # %% ../nbs/31_reformer.ipynb #8ca776bf
@@ -187,7 +188,7 @@ class Hashed(Tiling):
             keys = F.pad(order[max(lo,0):hi], (max(-lo,0), max(hi-N,0)), value=-1)
             yield Stretch(keys, self.back, n, B, W, *rest)
 
-# %% ../nbs/31_reformer.ipynb #8c914563
+# %% ../nbs/31_reformer.ipynb #44b653ad
 def unit(x): return x / x.norm(dim=-1, keepdim=True).clamp(min=1e-6)
 
 def lsh_attention(
@@ -202,6 +203,7 @@ def lsh_attention(
     mask:Tensor=None # bool [b,t], True for a real token
 )->Tensor: # [b,h,t,k]
     "Attention within hash buckets (Kitaev et al., 2)."
+    check_sizes(chunk=chunk); _check_ways(within, duplicates)
     _check_hashed(q, v, buckets, mask)
     sets = lsh_sets(buckets, chunk, causal, within, mask)
     data = sets.order, _ranges(sets), _alone(sets, causal)
