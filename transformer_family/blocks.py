@@ -248,7 +248,7 @@ def _drop(A, call):
     if call.dice is None: return None
     return torch.empty_like(A).bernoulli_(1-call.p, generator=call.dice).div_(1-call.p)
 
-def _joined(tile, Y, ends, AV, tops):
+def _merged(tile, Y, ends, AV, tops):
     "What queries have from earlier tiles, joined with what they get in this one."
     before = tile.queries(ends)
     both = torch.logaddexp(before, tops)
@@ -269,7 +269,7 @@ def _forward(q, k, v, params, data, call, save):
         drop = _drop(A, call)
         AV = (A if drop is None else A*drop) @ _wide(tile.windows(V))
         AV = AV.div_(total)
-        if tile.again: AV,tops = _joined(tile, Y, ends, AV, tops)
+        if tile.again: AV,tops = _merged(tile, Y, ends, AV, tops)
         if save == 'lse': tile.put(ends, tops)
         tile.put(Y, AV)
     return y, lse, weights

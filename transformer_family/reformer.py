@@ -59,13 +59,13 @@ def lsh_buckets(
         buckets = n*buckets + (i + n//2*(part.gather(-1, i) < 0))[...,0]
     return buckets
 
-# %% ../nbs/31_reformer.ipynb #8ca776bf
+# %% ../nbs/31_reformer.ipynb #b7bff766
 def _factors(n_buckets)->list:
     "The factors of a number of buckets, each even."
     ns = [*n_buckets] if isinstance(n_buckets, (list, tuple)) else [n_buckets]
     for n in ns: check_sizes(n_buckets=n)
     if not ns or any(n % 2 for n in ns):
-        raise ValueError(f"n_buckets must be even, got {n_buckets}: each random direction "
+        raise ValueError(f"n_buckets must be even, got {n_buckets}: a random direction "
                          f"gives two buckets, one for each of its signs")
     return ns
 
@@ -92,7 +92,7 @@ def lsh_sets(
     at = lambda x: torch.empty_like(x).scatter_(1, order, x)
     return Sets(order, *map(at, (place.contiguous(), first, end)))
 
-# %% ../nbs/31_reformer.ipynb #54243261
+# %% ../nbs/31_reformer.ipynb #12b77f53
 def _sorted(buckets, mask):
     "Row, head and bucket as one number, odd for padding, which comes last: [r,N]."
     b,h,r,t = buckets.shape
@@ -107,7 +107,7 @@ def _range(key, place, chunk, causal, within, t):
     "The first place that each place of the lists may see, and the end."
     new = F.pad(key[:,1:] != key[:,:-1], (1,0), value=True)              # a bucket starts
     first = torch.where(new, place, 0).cummax(-1)[0]
-    edge = place - place%t%chunk                                  # its chunk, of a row's list
+    edge = place - place%t%chunk                          # its chunk, of a row's list
     back = place - chunk if within == 'window' else edge - chunk
     if causal: return torch.maximum(first, back), place
     last = F.pad(new[:,1:], (0,1), value=True)
@@ -115,7 +115,7 @@ def _range(key, place, chunk, causal, within, t):
     ahead = place+1 if within == 'window' else edge+chunk
     return torch.maximum(first, back), torch.minimum(end, ahead+chunk)
 
-# %% ../nbs/31_reformer.ipynb #e08711fa
+# %% ../nbs/31_reformer.ipynb #0f592afb
 class Stretch(NamedTuple):
     "A tile: blocks of a sorted list, each with the keys around it."
     keys:Tensor # [w], positions along the stretch; -1 beyond the list
@@ -133,7 +133,7 @@ class Stretch(NamedTuple):
     @property
     def rows(self): return self.keys[self.at:self.at+self.n]
     def of(self, at): return self
-    def picked(self, x): return x[0,0].index_select(0, self.keys.clamp(min=0))       # [w,k]
+    def picked(self, x): return x[0,0].index_select(0, self.keys.clamp(min=0))  # [w,k]
     def queries(self, x):
         c,B,_ = self.shape
         return self.picked(x)[self.at:self.at+c*B].view(1,1,c,B,-1)
@@ -188,8 +188,10 @@ class Hashed(Tiling):
             keys = F.pad(order[max(lo,0):hi], (max(-lo,0), max(hi-N,0)), value=-1)
             yield Stretch(keys, self.back, n, B, W, *rest)
 
-# %% ../nbs/31_reformer.ipynb #44b653ad
-def unit(x): return x / x.norm(dim=-1, keepdim=True).clamp(min=1e-6)
+# %% ../nbs/31_reformer.ipynb #8bc85b1e
+def unit(x):
+    "Vectors of length 1, or 0."
+    return x / x.norm(dim=-1, keepdim=True).clamp(min=1e-6)
 
 def lsh_attention(
     q:Tensor, # [b,h,t,k], queries and, at unit length, keys
@@ -206,20 +208,20 @@ def lsh_attention(
     check_sizes(chunk=chunk); _check_ways(within, duplicates)
     _check_hashed(q, v, buckets, mask)
     sets = lsh_sets(buckets, chunk, causal, within, mask)
-    data = sets.order, _ranges(sets), _alone(sets, causal)
+    data = sets.order, _ranges(sets), _lonely(sets, causal)
     tiling = _hashed_tiling(chunk, causal, within, q.size(2), duplicates == 'paper')
     xs = [_wide(x).reshape(1, 1, -1, x.size(-1)) for x in (q, unit(_wide(q)), v)]
     y = tiled_part(*xs, tiling, data=data, dropout_p=dropout_p)[0]
     return y.view(v.shape).to(v.dtype)
 
-# %% ../nbs/31_reformer.ipynb #82e4a7e0
+# %% ../nbs/31_reformer.ipynb #263b7337
 def _ranges(sets):
-    "Places, middles and widths of the ranges, doubled, in floats that are exact: [r,3,N]."
+    "Places, middles and widths of the ranges, doubled, in exact floats: [r,3,N]."
     _,place,first,end = sets
     seen = torch.stack([2*place, first+end-1, end-first], 1)
     return seen.to(torch.float32 if place.size(1) < 2**23 else torch.float64)
 
-def _alone(sets, causal):
+def _lonely(sets, causal):
     "Positions that see nothing but themselves in any round."
     return (sets.end-sets.first <= (0 if causal else 1)).all(0)
 
@@ -229,6 +231,7 @@ def _hashed_tiling(chunk, causal, within, t, once):
     else: block,far = chunk, chunk if t % chunk == 0 else 2*chunk
     return Hashed(block, far, 0 if causal else far, once)
 
+# %% ../nbs/31_reformer.ipynb #0e73fd4b
 def _check_ways(within, duplicates):
     "Names that are choices."
     for name,x,known in (('within', within, ('window','chunks')),
@@ -236,12 +239,13 @@ def _check_ways(within, duplicates):
         if x not in known: raise ValueError(f"{name} is {known[0]!r} or {known[1]!r}, "
                                             f"got {x!r}")
 
+# %% ../nbs/31_reformer.ipynb #0bfc10c6
 def _check_hashed(q, v, buckets, mask):
     "Shapes and devices that belong together."
     b,h,t,_ = q.shape
     if v.shape[:3] != q.shape[:3] or buckets.shape[:2] != (b,h) or buckets.size(-1) != t \
        or mask is not None and mask.shape != (b,t):
-        raise ValueError(f"q and v are [b,h,t,k], buckets [b,h,r,t] and a mask [b,t]; got "
+        raise ValueError(f"q and v are [b,h,t,k], buckets [b,h,r,t], a mask [b,t]; got "
                          f"{list(q.shape)}, {list(v.shape)}, {list(buckets.shape)}"
                          + ('' if mask is None else f" and {list(mask.shape)}"))
     if len({x.device for x in (q,v,buckets) + (() if mask is None else (mask,))}) > 1:
@@ -267,7 +271,7 @@ class ReversibleBlock(nn.Module):
     )->tuple: # y1, y2 [b,t,d]
         return reversible([self], x, *source)
 
-# %% ../nbs/31_reformer.ipynb #459ae21b
+# %% ../nbs/31_reformer.ipynb #7051844d
 def reversible(
     blocks, # ReversibleBlocks, the first one first
     x:tuple, # x1, x2 [b,t,d]
@@ -289,8 +293,9 @@ def _stacked(blocks, x1, x2, source):
 
 def _check_streams(x, source):
     "Two streams of one shape; whatever else is looked at is a tensor."
-    if not (isinstance(x, (tuple,list)) and len(x) == 2 and
-            all(isinstance(s, Tensor) for s in (*x, *source)) and x[0].shape == x[1].shape):
+    two = isinstance(x, (tuple,list)) and len(x) == 2
+    if not (two and all(isinstance(s, Tensor) for s in (*x, *source))
+            and x[0].shape == x[1].shape):
         raise ValueError("a reversible block takes two tensors of one shape, as a tuple "
                          "(x1, x2), and tensors to look at after it; others would get "
                          "no gradient")
@@ -343,7 +348,7 @@ def _autocast(kind):
     on = torch.is_autocast_enabled(kind)
     return partial(torch.autocast, kind, dtype=torch.get_autocast_dtype(kind), enabled=on)
 
-# %% ../nbs/31_reformer.ipynb #39c6268d
+# %% ../nbs/31_reformer.ipynb #5cc8a63d
 class _Walk:
     "What the backward pass of a stack carries along."
     def __init__(self, ctx, tensors, device):
@@ -363,7 +368,8 @@ class _Walk:
 
     def add(self, i, g):
         "Add to the gradient of the i-th tensor."
-        if g is not None: self.grads[i] = g if self.grads[i] is None else self.grads[i] + g
+        old = self.grads[i]
+        if g is not None: self.grads[i] = g if old is None else old + g
 
     def restore(self): _replay(self.now, self.device)
 
@@ -379,13 +385,14 @@ def chunked(
     run = partial(checkpoint, f, use_reentrant=False) if torch.is_grad_enabled() else f
     return torch.cat([run(part) for part in x.chunk(n, 1)], 1)
 
-# %% ../nbs/31_reformer.ipynb #2de24711
+# %% ../nbs/31_reformer.ipynb #1efea0b6
 class SharedQK(NamedTuple):
     "What the positions so far leave behind: shared queries and keys, values, buckets."
     q:Tensor # [b,h,s,k]
     v:Tensor # [b,h,s,k]
     buckets:Tensor # [b,h,r,s]
 
+# %% ../nbs/31_reformer.ipynb #648ccdee
 class LSHAttention(nn.Module):
     "Multi-head attention within hash buckets (Kitaev et al., 2)."
     def __init__(self,
@@ -411,7 +418,7 @@ class LSHAttention(nn.Module):
         self.sizes,self.seed = (n_heads, k, n_hashes, n_buckets), seed
         self.rotate(n_hashes)
 
-# %% ../nbs/31_reformer.ipynb #c2ee623e
+# %% ../nbs/31_reformer.ipynb #b4e9f1f1
 @patch
 def rotate(self:LSHAttention,
     n_hashes:int # rounds
@@ -430,6 +437,7 @@ def hashed(self:LSHAttention, x, buckets=None):
         buckets = lsh_buckets(q.detach(), R, self.sizes[-1])
     return SharedQK(q, v, buckets)
 
+# %% ../nbs/31_reformer.ipynb #3c3ebeee
 @patch
 def forward(self:LSHAttention,
     x:Tensor, # [b,t,d]
@@ -440,22 +448,23 @@ def forward(self:LSHAttention,
     "Every position attends within its buckets."
     new = self.hashed(x, buckets)
     if past is None:
-        y = lsh_attention(*new, mask=mask, dropout_p=self.dropout*self.training, **self.how)
+        p = self.dropout*self.training
+        y = lsh_attention(*new, mask=mask, dropout_p=p, **self.how)
     else:
         new = SharedQK(*map(torch.cat, zip(past, new), (-2,-2,-1)))
         y = lsh_step(*new, x.size(1), **self.how)
     return self.W_o(merge_heads(y)), None if self.training else new
 
-# %% ../nbs/31_reformer.ipynb #609b30a4
+# %% ../nbs/31_reformer.ipynb #76d6a80c
 def lsh_step(q, v, buckets, t, chunk, causal, within, duplicates):
-    "The outputs [b,h,t,k] of the last t positions of a stream: a dense mask of the same sets."
+    "The outputs [b,h,t,k] of the last t positions of a stream, by a dense mask."
     sets = lsh_sets(buckets, chunk, causal, within)
     b,h,r,s = buckets.shape
     place,first,end = (x.view(r,b,h,s) for x in sets[1:])
     place,first,end = place[...,None,:], first[...,s-t:,None], end[...,s-t:,None]
     N = ((place >= first) & (place < end)).sum(0)                              # [b,h,t,s]
-    alone = (N.sum(-1, keepdim=True) == 0) & (torch.arange(s, device=q.device) ==
-                                              torch.arange(s-t, s, device=q.device)[:,None])
+    i = torch.arange(s, device=q.device)
+    alone = (N.sum(-1, keepdim=True) == 0) & (i == i[s-t:,None])
     bias = N.clamp(min=1).log().to(q.dtype) if duplicates == 'trax' else None
     return attention(q[:,:,s-t:], unit(q), v, (N > 0) | alone, bias)
 
@@ -483,12 +492,13 @@ class AxialPositions(nn.Module):
         i = torch.arange(start, start + x.size(1), device=x.device)
         return x + torch.cat([self.rows[i//self.columns], self.cols[i%self.columns]], -1)
 
-# %% ../nbs/31_reformer.ipynb #b22c55a9
+# %% ../nbs/31_reformer.ipynb #1b983c25
 class AttentionHalf(nn.Module):
     "Norm, attention, dropout: the f of a block."
     def __init__(self, d_model, attn, dropout=0.):
         super().__init__()
-        self.norm,self.attn,self.dropout = nn.LayerNorm(d_model), attn, nn.Dropout(dropout)
+        self.norm,self.attn = nn.LayerNorm(d_model), attn
+        self.dropout = nn.Dropout(dropout)
 
     def step(self, x, past=None):
         "The output, and what the positions so far leave behind."
@@ -508,7 +518,7 @@ class FeedForwardHalf(nn.Module):
     def forward(self, x):
         return self.dropout(chunked(self.ff, self.norm(x), self.n_chunks))
 
-# %% ../nbs/31_reformer.ipynb #0950a6e8
+# %% ../nbs/31_reformer.ipynb #906c50bb
 def window_attend(q, k, v, span=None, bias=None, dropout_p=0., n:int=128):
     "Local attention as a layer's `attend`."
     return local_attention(q, k, v, n, dropout_p=dropout_p)
@@ -529,7 +539,13 @@ def _n_buckets(max_len, chunk):
     n = 2 * -(-max_len//chunk)
     return n if n <= 128 else [2*math.ceil(math.sqrt(n)/2)]*2
 
-# %% ../nbs/31_reformer.ipynb #b33dc66e
+def _stack(attns, d_model, d_ff, dropout, ff_chunks):
+    "A reversible block for each attention."
+    feed = d_model, d_ff or 4*d_model, dropout, ff_chunks
+    return nn.ModuleList([ReversibleBlock(AttentionHalf(d_model, attn, dropout),
+                                          FeedForwardHalf(*feed)) for attn in attns])
+
+# %% ../nbs/31_reformer.ipynb #5ef8f6a8
 class Reformer(nn.Module):
     "Hashed attention and reversible layers (Kitaev et al., 2020)."
     carries_past,loss_weights = False,{}
@@ -537,8 +553,7 @@ class Reformer(nn.Module):
     def __init__(self, vocab_size:int=256, d_model:int=128, n_layers:int=4, n_heads:int=4,
                  d_ff:int=None, dropout:float=0., max_len:int=512,
                  layers:list=('local','lsh'), # kinds of attention, in turns
-                 window:int=128, # keys that a local layer sees
-                 chunk:int=64, # m
+                 window:int=128, chunk:int=64, # keys of a local layer; m
                  n_hashes:int=4, n_buckets=None, # default: 2·max_len / chunk
                  within:str='window', duplicates:str='paper', # or 'chunks'; 'trax'
                  d_head:int=None, ff_chunks:int=1, columns:int=None, d_row:int=None,
@@ -550,14 +565,11 @@ class Reformer(nn.Module):
         self.embed = nn.Embedding(vocab_size, d_model)
         nn.init.normal_(self.embed.weight, std=.02)
         self.positions = AxialPositions(d_model, max_len, columns, d_row)
-        lsh = dict(n_buckets=n_buckets or _n_buckets(max_len, chunk), chunk=chunk,
-                   n_hashes=n_hashes, within=within, duplicates=duplicates)
-        attns = _attention_layers(layers, n_layers, d_model, n_heads, window, d_head,
-                                  seed, **lsh)
-        self.layers = nn.ModuleList([ReversibleBlock(
-            AttentionHalf(d_model, attn, dropout),
-            FeedForwardHalf(d_model, d_ff or 4*d_model, dropout, ff_chunks))
-            for attn in attns])
+        attns = _attention_layers(
+            layers, n_layers, d_model, n_heads, window, d_head, seed, chunk=chunk,
+            n_hashes=n_hashes, n_buckets=n_buckets or _n_buckets(max_len, chunk),
+            within=within, duplicates=duplicates)
+        self.layers = _stack(attns, d_model, d_ff, dropout, ff_chunks)
         self.norm,self.out = nn.LayerNorm(2*d_model), nn.Linear(2*d_model, vocab_size)
         self.dropout = nn.Dropout(dropout)
 
