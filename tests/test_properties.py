@@ -40,6 +40,7 @@ from transformer_family.generation import (
 from transformer_family.image_transformer import ImageTransformer, LocalAttention1D, LocalAttention2D
 from transformer_family.images import ImageLoader, draw_logistics, logistics, shrink
 from transformer_family.positions import Relations, ShawAttention, relative_index, sinusoidal, sinusoids
+from transformer_family.reformer import lsh_attention, lsh_step, unit
 from transformer_family.sparse_transformer import fixed_span, strided_span
 from transformer_family.training import load, save, write_atomic
 from transformer_family.transformer import TransformerLM
@@ -164,6 +165,38 @@ def test_sinusoids_at_any_place(places, d):
     rows = sinusoidal(2001, d, dtype=torch.float64)[at.abs()]
     rows[:, ::2] *= at.sign()[:, None]
     close(sinusoids(at, d, torch.float64), rows)
+
+
+@st.composite
+def hashings(draw):
+    "Sizes, and whether a pair meets in a round, by definition."
+    t, m = draw(st.integers(1, 17)), draw(st.integers(1, 6))
+    causal_, within = draw(st.booleans()), draw(st.sampled_from(['window', 'chunks']))
+
+    def meets(i, j, bucket):
+        order = sorted(range(t), key=lambda p: (bucket[p], p))
+        i_, j_ = order.index(i), order.index(j)
+        back, far = (i_ - j_, m) if within == 'window' else (i_//m - j_//m, 1)
+        return bucket[i] == bucket[j] and i != j and (0 <= back <= far and j < i if causal_ else abs(back) <= far)
+    return t, dict(chunk=m, causal=causal_, within=within), meets
+
+
+@given(hashings(), st.integers(1, 3), st.integers(1, 5), st.sampled_from(['paper', 'trax']), seeds)
+def test_hashed_attention_is_its_definition(how, rounds, n, duplicates, seed):
+    t, args, meets = how
+    q, v = (floats(2, 2, t, 3, seed=seed + i).requires_grad_() for i in range(2))
+    buckets = torch.randint(n, (2, 2, rounds, t), generator=torch.Generator().manual_seed(seed))
+    met = torch.tensor([[[[sum(meets(i, j, r) for r in head) for j in range(t)] for i in range(t)]
+                         for head in row] for row in buckets.tolist()])
+    met = met + ((met.sum(-1, keepdim=True) == 0) & torch.eye(t).bool())
+    bias = met.clamp(min=1).log().double() if duplicates == 'trax' else None
+    want = attention(q, unit(q), v, met > 0, bias)
+    got = lsh_attention(q, v, buckets, duplicates=duplicates, **args)
+    close(got, want)
+    for a, b in zip(*(torch.autograd.grad((y*y).sum(), (q, v)) for y in (got, want)), strict=True):
+        close(a, b, 1e-9)
+    if args['causal']:
+        close(lsh_step(q, v, buckets, t - t//2, duplicates=duplicates, **args), want[:, :, t//2:])
 
 
 # Loaders
