@@ -443,15 +443,16 @@ class Lists(NamedTuple):
     def add(self, out, g): _scatter(out, self.keys, g, add=True)
     def hide(self, S, cache): S.add_(_barrier(self.mask, S))
 
-# %% ../nbs/08_blocks.ipynb #3a53f0e7
+# %% ../nbs/08_blocks.ipynb #0a38b2bb
 def _rows(x, at):
     "x [b,h,s,k] as rows of memory, and the row of each position: [·,k], [b,h,c,m]."
     k = x.size(3)
     if x.stride(3) != 1 or any(n % k for n in x.stride()[:3]): x = x.contiguous()
-    (b,h,s,_),(n,m,each) = x.shape, (n//k for n in x.stride()[:3])
-    first = torch.arange(b, device=x.device)[:,None]*n + torch.arange(h, device=x.device)*m
-    rows = x.as_strided((int((b-1)*n + (h-1)*m + (s-1)*each) + 1, k), (k,1))
-    return rows, at.clamp(min=0)*each + first[:,:,None,None]
+    n,m,each = (n//k for n in x.stride()[:3])
+    b,h = (torch.arange(n, device=x.device) for n in x.shape[:2])
+    end = sum((size-1)*step for size,step in zip(x.shape, (n,m,each))) + 1
+    at = at.clamp(min=0)*each + (b[:,None]*n + h*m)[:,:,None,None]
+    return x.as_strided((max(0, end), k), (k,1)), at
 
 def _gather(x, at):
     "Rows of [b,h,s,k] at positions [b or 1,h or 1,c,m]: [b,h,c,m,k]."
