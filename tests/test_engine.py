@@ -4,9 +4,13 @@ import random
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 
+from benchmarks.transformer_xl import peak_mb
+from transformer_family import blocks
 from transformer_family.attention import causal, full, span_mask, window
-from transformer_family.blocks import Listed, Window, join, listed, tiled_attention, tiled_part
+from transformer_family.blocks import (
+    Dot, Listed, Window, join, listed, local_attention, tiled_attention, tiled_part)
 
 
 def by_loops(q, k, v, allowed):
@@ -99,3 +103,77 @@ def test_dtypes(dtype, tol):
         got, want = (torch.autograd.grad(o.sum(), z) for o, z in ((y, xs), (ref, wide)))
         for a, b in zip(got, want):
             torch.testing.assert_close(a.double(), b, rtol=3*tol, atol=3*tol)
+
+
+class Layer(torch.nn.Module):
+    "Projections, laid out as a model's are, and a window."
+    def __init__(self):
+        super().__init__()
+        self.W = torch.nn.Linear(16, 48)
+
+    def forward(self, x):
+        q, k, v = self.W(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        return local_attention(q, k, v, 5, 4).transpose(1, 2).flatten(2)
+
+
+def step(f, x, layer):
+    "Output of a layer, and the gradients of its weight and input."
+    y = f(x)
+    return [y, *torch.autograd.grad(y.square().sum(), [layer.W.weight, x])] if y.requires_grad else [y]
+
+
+@pytest.mark.parametrize('train', [False, True], ids=['evaluation', 'training'])
+def test_one_graph_of_inductor(train):
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend('inductor')
+    layer = Layer()
+    whole = torch.compile(layer, backend=counter, fullgraph=True)
+    for t in (7, 9, 12, 20, 33, 40, 61):
+        x = torch.randn(2, t, 16, requires_grad=train)
+        with torch.set_grad_enabled(train):
+            for a, b in zip(step(whole, x, layer), step(layer, x, layer), strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    torch._dynamo.reset()
+    assert counter.frame_count <= 2
+
+
+def test_wrapped_for_distributed_training(tmp_path):
+    store = torch.distributed.FileStore(str(tmp_path/'store'), 1)
+    torch.distributed.init_process_group('gloo', store=store, rank=0, world_size=1)
+    try:
+        layer, x = Layer(), torch.randn(2, 19, 16, requires_grad=True)
+        parallel = torch.nn.parallel.DistributedDataParallel(layer)
+        for _ in range(2):
+            layer.zero_grad()
+            parallel(x).square().sum().backward()
+        torch.testing.assert_close(layer.W.weight.grad, step(layer, x, layer)[1])
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize('turned', [False, True], ids=['contiguous', 'transposed'])
+def test_the_operator_is_what_it_claims(turned):
+    "Schema, sizes and strides of the fake operator, registration of the gradient, dynamic shapes."
+    xs = [torch.randn(2, 9, 3, 4).transpose(1, 2) if turned else torch.randn(2, 3, 9, 4) for _ in range(3)]
+    specs = Window(4, 0, 3).spec(), Dot().spec()
+    args = *(x.requires_grad_() for x in xs), [], [], *specs, .5, 0., torch.randint(9, (0,)), 'lse'
+    torch.library.opcheck(blocks._tiled, args)
+    y, lse, _ = blocks._tiled(*args)
+    back = torch.ones_like(y), torch.ones_like(lse), *xs, y, lse, [], [], [], *specs, .5, 0., torch.randint(9, (0,))
+    back = [x.detach() if isinstance(x, torch.Tensor) else x for x in back]
+    torch.library.opcheck(blocks._tiled_backward, back, test_utils=('test_schema', 'test_faketensor'))
+
+
+@pytest.mark.parametrize('kind', ['window', 'lists'])
+def test_memory_is_linear(kind):
+    "Four times as long a sequence takes four times the memory, far less than its matrix of scores."
+    def peak(t):
+        xs = [torch.randn(1, 2, t, 8, requires_grad=True) for _ in range(3)]
+        at = torch.arange(t).view(-1, 16)
+        keys = torch.cat([at.roll(1, 0), at], 1)
+        data = at, keys, (keys[:, None] <= at[:, :, None]) & (at[:, :, None] - keys[:, None] < 16)
+        f = {'window': lambda *x: local_attention(*x, 16),
+             'lists': lambda *x: tiled_attention(*x, Listed(), data=data)}[kind]
+        return peak_mb(lambda: f(*xs).sum().backward())
+    short, long = peak(4096), peak(16384)
+    assert long/short < 4.5 and long < .02 * 2*16384**2*4/2**20

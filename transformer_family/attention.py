@@ -172,7 +172,7 @@ def exactly(x:Tensor):
     if x.device.type == 'meta': return contextlib.nullcontext()
     return torch.autocast(x.device.type, enabled=False)
 
-def _wide(x): return x.to(torch.promote_types(x.dtype, torch.float32))
+def _wide(x): return x if x.dtype in (torch.float32,torch.float64) else x.float()
 
 def _biased(scores, bias):
     "Scores [b,h,t,s] with a tensor added or a `score_mod` applied."

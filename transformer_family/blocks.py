@@ -46,6 +46,7 @@ class Tile(NamedTuple):
     count:int=1 # blocks of queries in `rows`, with overlapping keys
     mask:Tensor=None # bool [b or 1,h or 1,t,s], forbids further pairs
     again = False # True: some of its queries were in other tiles
+    again = False # True: some of its queries were in other tiles
 
 @patch(as_prop=True)
 def shape(self:Tile)->tuple:
@@ -83,7 +84,7 @@ def add(self:Tile, out, g):
         part = g[:,:,:,j:j+B]; w = part.size(3)               # these do not overlap
         out[:,:,j:j+(c-1)*B+w].unfold(2, w, B).add_(part.mT)
 
-# %% ../nbs/08_blocks.ipynb #d133bebb
+# %% ../nbs/08_blocks.ipynb #d211acdb
 @patch
 def cuts(self:Tile)->list: # of (first column, end)
     "The columns of which the band hides something, as at most two ranges."
@@ -93,21 +94,24 @@ def cuts(self:Tile)->list: # of (first column, end)
     if far[1] > near[0]: far,near = (0,0), (first,W)
     return [x for x in (far,near) if x[0] < x[1]]
 
-def _outside(B, W, lo, hi, like):
-    "−inf where a band does not allow, else 0: [B,W]."
-    r,c = (torch.arange(n, device=like.device) for n in (B,W))
-    x = r[:,None] - c
-    return like.new_zeros(B,W).masked_fill_((x < lo) | (x >= hi), -math.inf)
+def _barrier(allowed, S):
+    "0 where allowed, else −inf: adding it is much faster than `masked_fill_`."
+    return torch.where(allowed, S.new_zeros(()), -math.inf)
+
+def _band(B, W, lo, hi, device):
+    "What a band allows: bool [B,W]."
+    x = torch.arange(B, device=device)[:,None] - torch.arange(W, device=device)
+    return (x >= lo) & (x < hi)
 
 @patch
 def hide(self:Tile, S, cache):
     "Make scores [b,h,c,B,W] that the tile does not allow −inf."
     for a,b in self.cuts():
         key = S.size(3), b-a, self.lo+a, self.hi+a
-        if key not in cache: cache[key] = _outside(*key, S)
-        S[...,a:b].add_(cache[key])             # several times as fast as `masked_fill_`
+        if key not in cache: cache[key] = _barrier(_band(*key, S.device), S)
+        S[...,a:b].add_(cache[key])
     if self.mask is not None:
-        S.masked_fill_(~self.mask[:,:,None,self.rows,self.keys], -math.inf)
+        S.add_(_barrier(self.mask[:,:,None,self.rows,self.keys], S))
 
 # %% ../nbs/08_blocks.ipynb #63b647b0
 _values = {}                                        # name -> class
@@ -255,6 +259,13 @@ def _merged(tile, Y, ends, AV, tops):
     Y = tile.queries(Y).mul(_exp_(before-both))
     return Y.add_(AV.mul_(_exp_(tops-both))), both
 
+def _merged(tile, Y, ends, AV, tops):
+    "What queries have from earlier tiles, joined with what they get in this one."
+    before = tile.queries(ends)
+    both = torch.logaddexp(before, tops)
+    Y = tile.queries(Y).mul(_exp_(before-both))
+    return Y.add_(AV.mul_(_exp_(tops-both))), both
+
 def _forward(q, k, v, params, data, call, save):
     "Outputs, log-sum-exps, and the weights of each tile where they are stored."
     tiles,weights,cache = [*call.tiling.tiles(q, k, *data)], [], {}
@@ -270,11 +281,10 @@ def _forward(q, k, v, params, data, call, save):
         AV = (A if drop is None else A*drop) @ _wide(tile.windows(V))
         AV = AV.div_(total)
         if tile.again: AV,tops = _merged(tile, Y, ends, AV, tops)
-        if save == 'lse': tile.put(ends, tops)
         tile.put(Y, AV)
     return y, lse, weights
 
-# %% ../nbs/08_blocks.ipynb #0c68e2b2
+# %% ../nbs/08_blocks.ipynb #663cbb29
 def _tile_grads(A, g, V, D, drop):
     "Gradients of a tile's values and scores (the equation above)."
     dS = g @ V.mT                                                     # [b,h,c,B,W]
@@ -285,7 +295,7 @@ def _tile_grads(A, g, V, D, drop):
 def _backward(g, glse, q, k, v, y, lse, weights, params, data, call):
     "Gradients of queries, keys, values and parameters, tile by tile."
     tiles,cache,inputs = [*call.tiling.tiles(q, k, *data)], {}, (q, k, v, *params)
-    dq,dk,dv,*dps = (torch.zeros_like(x, dtype=lse.dtype) for x in inputs)
+    dq,dk,dv,*dps = (lse.new_zeros(x.shape) for x in inputs)
     D = (_wide(g)*_wide(y)).sum(-1, keepdim=True) - glse                  # [b,h,t,1]
     xs = q, k, v, g, lse, D, dq, dk, dv
     for n,(tile,at,xs) in enumerate(_steps(tiles, *xs)):
@@ -296,6 +306,7 @@ def _backward(g, glse, q, k, v, y, lse, weights, params, data, call):
         G,V = _wide(tile.queries(g)), _wide(tile.windows(v))
         dV,dS = _tile_grads(A, G, V, tile.queries(D), _drop(A, call))
         dQ,dK,*rest = call.score.vjp(dS, Q, K, tile, *parts)
+        if tile.again: dQ = dQ + tile.queries(ds[0])
         if tile.again: dQ = dQ + tile.queries(ds[0])
         tile.put(ds[0], dQ); tile.add(ds[1], dK); tile.add(ds[2], dV)
         for total,d in zip(call.score.part(tile, at, *dps), rest): total += d
@@ -432,12 +443,13 @@ def local_attention(
     if fits_kernel(q, v, dropout_p): return kernel_attention(q, k, v, window(n), scale)
     return tiled_attention(q, k, v, Window(n, 0, block), scale=scale, dropout_p=dropout_p)
 
-# %% ../nbs/08_blocks.ipynb #0416a620
+# %% ../nbs/08_blocks.ipynb #1944ae18
 class Lists(NamedTuple):
     "A tile of positions that are listed: c blocks of B queries and W keys."
     rows:Tensor # [b or 1,h or 1,c,B]
     keys:Tensor # [b or 1,h or 1,c,W]
     mask:Tensor # bool [b or 1,h or 1,c or 1,B,W]
+    again = False
     again = False
 
     @property
@@ -450,32 +462,31 @@ class Lists(NamedTuple):
     def windows(self, x): return _gather(x, self.keys)
     def put(self, out, y): _scatter(out, self.rows, y, add=False)
     def add(self, out, g): _scatter(out, self.keys, g, add=True)
-    def hide(self, S, cache): S.masked_fill_(~self.mask, -math.inf)
+    def hide(self, S, cache): S.add_(_barrier(self.mask, S))
 
-# %% ../nbs/08_blocks.ipynb #2b96fa28
+# %% ../nbs/08_blocks.ipynb #0a38b2bb
+def _rows(x, at):
+    "x [b,h,s,k] as rows of memory, and the row of each position: [·,k], [b,h,c,m]."
+    k = x.size(3)
+    if x.stride(3) != 1 or any(n % k for n in x.stride()[:3]): x = x.contiguous()
+    n,m,each = (n//k for n in x.stride()[:3])
+    b,h = (torch.arange(n, device=x.device) for n in x.shape[:2])
+    end = sum((size-1)*step for size,step in zip(x.shape, (n,m,each))) + 1
+    at = at.clamp(min=0)*each + (b[:,None]*n + h*m)[:,:,None,None]
+    return x.as_strided((max(0, end), k), (k,1)), at
+
 def _gather(x, at):
     "Rows of [b,h,s,k] at positions [b or 1,h or 1,c,m]: [b,h,c,m,k]."
-    c,m = at.shape[2:]
-    if at[:,:,0,0].numel() == 1: rows = x.index_select(2, at.clamp(min=0).flatten())
-    else:
-        i = at.clamp(min=0).flatten(2)[...,None].expand(*x.shape[:2], -1, x.size(-1))
-        rows = x.gather(2, i)
-    return rows.unflatten(2, (c,m))
+    rows,i = _rows(x, at)
+    return rows.index_select(0, i.flatten()).unflatten(0, i.shape)
 
 def _scatter(out, at, y, add):
-    "Add or write [b,h,c,m,k] at positions of [b,h,s,k]; −1 is left out."
-    y,i = y.flatten(2,3).to(out.dtype), at.flatten(2)                    # [b,h,c·m,·]
-    if at[:,:,0,0].numel() == 1:
-        there = (i[0,0] >= 0).nonzero()[:,0]; i = i[0,0]
-        if len(there) < len(i): y,i = y[:,:,there], i[there]
-        return out.index_add_(2, i, y) if add else out.index_copy_(2, i, y)
-    if add: y = y*(i >= 0)[...,None]
-    elif (i < 0).any():
-        b,h,n = torch.where(i.expand(y.shape[:3]) >= 0)
-        out[b,h,i.expand(y.shape[:3])[b,h,n]] = y[b,h,n]
-        return out
-    i = i.clamp(min=0)[...,None].expand_as(y)
-    return out.scatter_add_(2, i, y) if add else out.scatter_(2, i, y)
+    "Add or write [b,h,c,m,k] at positions of [b,h,s,k], contiguous; −1 is left out."
+    (rows,i),y = _rows(out, at), y.flatten(0,3).to(out.dtype)
+    i,none = i.flatten(), (at < 0).expand_as(i)
+    if none.any():
+        some = (~none).flatten().nonzero()[:,0]; i,y = i[some], y.index_select(0, some)
+    return rows.index_add_(0, i, y) if add else rows.index_copy_(0, i, y)
 
 # %% ../nbs/08_blocks.ipynb #e5b95a91
 @dataclass(frozen=True)

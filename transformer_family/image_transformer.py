@@ -159,8 +159,8 @@ class _Around(NamedTuple):
     def add(self, out, g): out.index_add_(2, self.keys, g[:,:,0])
     def hide(self, S, cache):
         B = S.size(-2)
-        if B not in cache: cache[B] = S.new_ones(B, B, dtype=torch.bool).triu(1)
-        S[...,-B:].masked_fill_(cache[B], -math.inf)
+        if B not in cache: cache[B] = S.new_full((B,B), -math.inf).triu(1)
+        S[...,-B:].add_(cache[B])
 
 # %% ../nbs/22_image_transformer.ipynb #6cb2a0d9
 @patch

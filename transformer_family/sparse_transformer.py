@@ -41,6 +41,10 @@ class SparseSpan(Span):
     "A subset of the past that has algorithms of its own; a frozen dataclass."
     dense = 0                       # up to so many keys a whole matrix is faster
     def __post_init__(self): _check_stride(*vars(self).values())
+    def part(self, q, k, v): # [b,h,t,k], [b,h,s,k], [b,h,s,k]
+        "The mask's own algorithm: y [b,h,t,k], lse [b,h,t,1]."
+        _check_last(q, k)
+        return self.tiled(q, k, v)
 
 # %% ../nbs/30_sparse_transformer.ipynb #fdcec0a5
 @dataclass(frozen=True)
@@ -122,12 +126,11 @@ def _positions(x, l, front, t):
 
 # %% ../nbs/30_sparse_transformer.ipynb #d65f18cb
 @patch
-def part(self:strided_column,
+def tiled(self:strided_column,
     q:Tensor, k:Tensor, v:Tensor, # [b,h,t,k], [b,h,s,k], [b,h,s,k]
     near:int=0 # rows up to the nearest key: 1 leaves the own position out
 )->tuple: # y [b,h,t,k], lse [b,h,t,1]
     "Causal attention on the transposed positions."
-    _check_last(q, k)
     l,t,front = self.l, q.size(2), (k.size(2) - q.size(2)) % self.l
     columns = _columns(q, l, front), _columns(k, l), _columns(v, l)
     parts = tiled_part(*columns, Window(near=near))
@@ -135,9 +138,8 @@ def part(self:strided_column,
 
 # %% ../nbs/30_sparse_transformer.ipynb #e9df1038
 @patch
-def part(self:fixed_block, q, k, v):
+def tiled(self:fixed_block, q, k, v):
     "Causal attention inside each block."
-    _check_last(q, k)
     l,(h,t),first = self.l, q.shape[1:3], k.size(2) - q.size(2)
     front,skip = first % l, first // l * l
     blocks = _rows(q, l, front), *(_rows(x[:,:,skip:], l) for x in (k, v))
@@ -162,9 +164,8 @@ class Summaries(Tiling):
 
 # %% ../nbs/30_sparse_transformer.ipynb #9526ef84
 @patch
-def part(self:fixed_summary, q, k, v, own=True):
+def tiled(self:fixed_summary, q, k, v, own=True):
     "Attention to a gathered few of the keys."
-    _check_last(q, k)
     l,c,t,front = self.l, self.c, q.size(2), (k.size(2) - q.size(2)) % self.l
     few = (_rows(x, l)[:,:,:,l-c:].flatten(2,3) for x in (k, v))
     parts = tiled_part(_rows(q, l, front).flatten(2,3), *few, Summaries(l, c, own))
@@ -172,18 +173,18 @@ def part(self:fixed_summary, q, k, v, own=True):
 
 # %% ../nbs/30_sparse_transformer.ipynb #ca09ad67
 @patch
-def part(self:strided_local, q, k, v):
+def tiled(self:strided_local, q, k, v):
     "Attention over the window."
-    _check_last(q, k)
     return tiled_part(q, k, v, Window(self.l))
 @patch
-def part(self:strided_span, q, k, v):
+def tiled(self:strided_span, q, k, v):
     "Window and column: a union has the numbers of both."
-    return join(strided_local.part(self, q, k, v), strided_column.part(self, q, k, v, 1))
+    return join(strided_local.tiled(self, q, k, v),
+                strided_column.tiled(self, q, k, v, 1))
 @patch
-def part(self:fixed_span, q, k, v):
+def tiled(self:fixed_span, q, k, v):
     "Block and summaries of earlier blocks."
-    return join(fixed_block.part(self, q, k, v), fixed_summary.part(self, q, k, v, False))
+    return join(fixed_block.tiled(self, q, k, v), fixed_summary.tiled(self, q, k, v, False))
 
 for _span,_n in ((strided_local,256), (strided_column,128), (strided_span,512),
                  (fixed_block,128), (fixed_summary,256), (fixed_span,512)):
