@@ -46,7 +46,6 @@ class Tile(NamedTuple):
     count:int=1 # blocks of queries in `rows`, with overlapping keys
     mask:Tensor=None # bool [b or 1,h or 1,t,s], forbids further pairs
     again = False # True: some of its queries were in other tiles
-    again = False # True: some of its queries were in other tiles
 
 @patch(as_prop=True)
 def shape(self:Tile)->tuple:
@@ -259,13 +258,6 @@ def _merged(tile, Y, ends, AV, tops):
     Y = tile.queries(Y).mul(_exp_(before-both))
     return Y.add_(AV.mul_(_exp_(tops-both))), both
 
-def _merged(tile, Y, ends, AV, tops):
-    "What queries have from earlier tiles, joined with what they get in this one."
-    before = tile.queries(ends)
-    both = torch.logaddexp(before, tops)
-    Y = tile.queries(Y).mul(_exp_(before-both))
-    return Y.add_(AV.mul_(_exp_(tops-both))), both
-
 def _forward(q, k, v, params, data, call, save):
     "Outputs, log-sum-exps, and the weights of each tile where they are stored."
     tiles,weights,cache = [*call.tiling.tiles(q, k, *data)], [], {}
@@ -278,9 +270,9 @@ def _forward(q, k, v, params, data, call, save):
         A,total,tops = _softmax_lse(S)
         if save == 'weights': weights.append(A.div_(total)); total = 1
         drop = _drop(A, call)
-        AV = (A if drop is None else A*drop) @ _wide(tile.windows(V))
-        AV = AV.div_(total)
+        AV = ((A if drop is None else A*drop) @ _wide(tile.windows(V))).div_(total)
         if tile.again: AV,tops = _merged(tile, Y, ends, AV, tops)
+        if save == 'lse': tile.put(ends, tops)
         tile.put(Y, AV)
     return y, lse, weights
 
@@ -306,7 +298,6 @@ def _backward(g, glse, q, k, v, y, lse, weights, params, data, call):
         G,V = _wide(tile.queries(g)), _wide(tile.windows(v))
         dV,dS = _tile_grads(A, G, V, tile.queries(D), _drop(A, call))
         dQ,dK,*rest = call.score.vjp(dS, Q, K, tile, *parts)
-        if tile.again: dQ = dQ + tile.queries(ds[0])
         if tile.again: dQ = dQ + tile.queries(ds[0])
         tile.put(ds[0], dQ); tile.add(ds[1], dK); tile.add(ds[2], dV)
         for total,d in zip(call.score.part(tile, at, *dps), rest): total += d
@@ -449,7 +440,6 @@ class Lists(NamedTuple):
     rows:Tensor # [b or 1,h or 1,c,B]
     keys:Tensor # [b or 1,h or 1,c,W]
     mask:Tensor # bool [b or 1,h or 1,c or 1,B,W]
-    again = False
     again = False
 
     @property
