@@ -452,14 +452,9 @@ def size_faults(cells):
     return faults
 
 
-WAITING = {    # figures drawn by a training of minutes, wider than the page until it runs again
-    '21_adaptive_span.ipynb': ('fig-spans', 'fig-dynamic'),
-    '22_image_transformer.ipynb': ('fig-image-samples',)}
-
-
 @names
 def test_figures_fit_and_can_be_read(name):
-    faults = [f for f in size_faults(read(ROOT/'nbs'/name)) if f.split(':')[0] not in WAITING.get(name, ())]
+    faults = size_faults(read(ROOT/'nbs'/name))
     assert not faults, '\n'.join(faults)
 
 
