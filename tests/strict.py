@@ -1,6 +1,7 @@
-"""fastcore's comparisons pad with None (`test_eq([None], [])` passes), cut off (`test_close([], [1])` passes) and broadcast.
+"""Comparisons that look at sizes as well.
 
-Here lengths and shapes must agree too; one number may stand for every value that should be near it."""
+fastcore's pad with None (`test_eq([None], [])` passes), cut off (`test_close([], [1])` passes) and broadcast. Here
+lengths and shapes must agree; one number may stand for every value that should be near it."""
 from functools import wraps
 
 import fastcore.test
