@@ -16,6 +16,7 @@ import sys
 import tempfile
 import traceback
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 CAN_FORK = sys.platform == 'linux'
@@ -65,9 +66,10 @@ class Warm:
             (streams/'0').write_bytes(input)
             job = dict(args=args, cwd=str(cwd), streams=str(streams))
             self.server.stdin.write(json.dumps(job).encode() + b'\n')
-            pid, status = self.line(timeout), self.line(timeout)
+            pid, status = self.line(300), self.line(timeout)
             if status is None:
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):             # it may just have ended
+                    os.kill(pid, signal.SIGKILL)
                 self.line(60)
                 raise subprocess.TimeoutExpired(args, timeout)
             return status, *((streams/fd).read_bytes().decode() for fd in '12')
