@@ -1,4 +1,4 @@
-"""Run the cells of one notebook as nbdev-test does, and say exactly which cell failed.
+"""Run the cells of one notebook as nbdev-test does, but with stricter comparisons, and say exactly which cell failed.
 
     python -m tests.run_notebook nbs/01_attention.ipynb [--flags slow cuda]
 
@@ -34,6 +34,8 @@ def run(path, flags=()):
     from nbdev.config import get_config
     from nbdev.test import nb_test_cells
 
+    from tests.strict import be_strict
+
     path = Path(path).resolve()
     cfg = get_config(path.parent)
     skip = cfg.tst_flags
@@ -43,6 +45,7 @@ def run(path, flags=()):
     sys.path.insert(0, str(cfg.config_path))
     os.environ['IN_TEST'] = '1'
     os.chdir(path.parent)
+    be_strict()
     k = CaptureShell(path, profile=False)
     for cell in cells:
         k.cell(cell, timeout=cfg.cell_timeout or None)

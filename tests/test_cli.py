@@ -1,4 +1,6 @@
-"""The commands as a user types them: in a shell, in an empty folder, and sometimes killed."""
+"""The commands as a user types them: in a shell, in an empty folder, and sometimes killed.
+
+Most run in processes forked from one that has torch imported; `cold` ones start an interpreter, as a shell does."""
 import json
 import os
 import signal
@@ -11,6 +13,8 @@ import pytest
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from tests.warm import Warm, environment
+
 BIN = Path(sys.executable).parent
 SMALL = ('--d-model 16 --n-layers 1 --n-heads 2 --seq-len 16 --batch-size 4 --device cpu '
          '--data book.txt').split()
@@ -20,17 +24,32 @@ TEXT = ''.join(f'{i} green bottles hanging on the wall, and the wall said {i * i
 
 def start(cwd, name, *args):
     "Start an installed console script, as a shell would."
-    env = dict(os.environ, OMP_NUM_THREADS='1', PYTHONUNBUFFERED='1')
-    env.pop('PYTHONWARNINGS', None)            # what a user sees
-    return subprocess.Popen([str(BIN/name), *map(str, args)], cwd=cwd, env=env, text=True,
+    return subprocess.Popen([str(BIN/name), *map(str, args)], cwd=cwd, env=environment(), text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def typed(cwd, name, *args, rc=0):
-    "Run a command to its end; its stdout, or its stderr where it is meant to fail."
+def cold(cwd, name, *args):
+    "Run a command in an interpreter of its own: exit status, stdout, stderr."
     p = start(cwd, name, *args)
     out, err = p.communicate(timeout=300)
-    assert p.returncode == rc, f'{name} {args} ended with {p.returncode}\n{out}\n{err}'
+    return p.returncode, out, err
+
+
+def ran(cwd, name, *args, input=b''):
+    "Run a command in a forked process: exit status, stdout, stderr."
+    return ran.warm([BIN/name, *args], cwd, input)
+
+
+@pytest.fixture(scope='module', autouse=True)
+def warm():
+    with Warm() as ran.warm:
+        yield
+
+
+def typed(cwd, name, *args, rc=0, run=ran):
+    "Run a command to its end; its stdout, or its stderr where it is meant to fail."
+    status, out, err = run(cwd, name, *args)
+    assert status == rc, f'{name} {args} ended with {status}\n{out}\n{err}'
     return out if rc == 0 else err
 
 
@@ -62,8 +81,34 @@ def run(tmp_path_factory):
     "One finished run, for the tests that only look at it."
     cwd = tmp_path_factory.mktemp('cli')
     (cwd / 'book.txt').write_text(TEXT)
-    out = typed(cwd, 'tfam-train', 'transformer', '--steps', 30, '--seed', 5, *SMALL)
+    out = typed(cwd, 'tfam-train', 'transformer', '--steps', 30, '--seed', 5, *SMALL, run=cold)
     return cwd, out
+
+
+@pytest.mark.parametrize('args', [
+    'tfam-models', 'tfam-train lstm', 'tfam-eval', 'tfam-generate runs/transformer --n 20 --seed 1',
+    'tfam-eval runs/transformer --data book.txt', 'tfam-train --resume runs/transformer --device cpu'])
+def test_cold_and_warm_are_the_same(run, args):
+    "A process that is forked and one that starts: status, stdout and stderr, to the letter."
+    assert ran(run[0], *args.split()) == cold(run[0], *args.split())
+
+
+def test_warm_processes_end_as_they_should(tmp_path):
+    "Status, stdin, the folder, a kill and a limit in time."
+    script = tmp_path/'s.py'
+
+    def result(code, **kw):
+        script.write_text(code)
+        return ran.warm([script, 'a'], tmp_path, **kw)
+    assert result('import sys; print(sys.argv[1:], sys.stdin.read(), __name__)', input=b'x\n') == \
+        (0, "['a'] x\n __main__\n", '')
+    assert result('import os, sys; print(os.getcwd(), file=sys.stderr); sys.exit(3)') == (3, '', f'{tmp_path}\n')
+    status, out, err = result('print(1); 1/0')
+    assert (status, out) == (1, '1\n') and err.endswith('ZeroDivisionError: division by zero\n')
+    assert result('import os; os.kill(os.getpid(), 9)')[0] == -signal.SIGKILL
+    with pytest.raises(subprocess.TimeoutExpired):
+        result('import time; time.sleep(60)', timeout=1)
+    assert result('import warnings, os; print(os.environ.get("PYTHONWARNINGS")); warnings.warn("so")')[1] == 'None\n'
 
 
 @pytest.mark.parametrize('name', ['transformer-xl', 'adaptive-span', 'sparse-transformer', 'reformer'])
@@ -251,15 +296,14 @@ def test_translator_from_scan_to_standard_input(cwd):
     assert '16,990 pairs of scan' in out and 'exact' in out and 'BLEU' in out
     run = cwd / 'runs' / 'transformer_seq2seq'
     assert {'vocabulary.json', 'model.safetensors', 'checkpoint.safetensors'} <= {p.name for p in run.iterdir()}
-    quiet = dict(os.environ, PYTHONWARNINGS='ignore')
-    for lines, want in (('jump twice\nturn left\n', 2), ('walk', 1)):
-        p = subprocess.run([str(BIN/'tfam-generate'), str(run), '--n', '5'], input=lines.encode(),
-                           capture_output=True, cwd=cwd, env=quiet)
-        assert p.returncode == 0 and p.stdout.decode().count('\n') == want, p.stderr
-    for lines, sentence in ((b'jump\n\nwalk\n', b'line 2 is empty'), (b'w\xe4lk\n', b'line 1 is not UTF-8')):
-        p = subprocess.run([str(BIN/'tfam-generate'), str(run)], input=lines, capture_output=True,
-                           cwd=cwd, env=quiet)
-        assert p.returncode == 1 and sentence in p.stderr and p.stdout == b'' and p.stderr.count(b'\n') == 1
+    p = subprocess.run([str(BIN/'tfam-generate'), str(run), '--n', '5'], input=b'jump twice\nturn left\n',
+                       capture_output=True, cwd=cwd, env=environment())
+    assert p.returncode == 0 and p.stdout.decode().count('\n') == 2, p.stderr
+    status, out, err = ran(cwd, 'tfam-generate', run, '--n', 5, input=b'walk')
+    assert status == 0 and out.count('\n') == 1, err
+    for lines, sentence in ((b'jump\n\nwalk\n', 'line 2 is empty'), (b'w\xe4lk\n', 'line 1 is not UTF-8')):
+        status, out, err = ran(cwd, 'tfam-generate', run, input=lines)
+        assert status == 1 and sentence in err and out == '' and err.count('\n') == 1
     (run / 'vocabulary.json').unlink()
     assert 'vocabulary' in typed(cwd, 'tfam-generate', run, '--prompt', 'jump', rc=1)
 

@@ -109,6 +109,12 @@ class Dropping(zoo.TransformerLM):
         return super().forward(tokens, past, targets)
 
 
+class Keeping(zoo.TransformerLM):
+    "Takes a rate of dropout and drops nothing."
+    def __init__(self, vocab_size, d_model, n_layers, n_heads, max_len, dropout):
+        super().__init__(vocab_size, d_model, n_layers, n_heads, max_len=max_len, dropout=0.)
+
+
 class Unused(zoo.TransformerLM):
     "Has a parameter that nothing depends on."
     def __init__(self, vocab_size, d_model, n_layers, n_heads, max_len):
@@ -148,9 +154,26 @@ def test_a_breach_is_found(cls, check, monkeypatch):
 
 @pytest.mark.parametrize('cls, check, message', [
     (Specialised, contract.one_graph, '(?i)recompile.?limit|compilations for 12|Hard failure due to fullgraph'),
-    (Pinning, contract.past_memory, 'shows .* bytes and holds'),
-    (Dropping, contract.dropout_in_evaluation, '')])
+    (Pinning, contract.past_memory, 'shows .* bytes and holds')])
 def test_a_breach_of_what_is_checked_beside_is_found(cls, check, message, monkeypatch):
     monkeypatch.setitem(zoo.models, 'broken', cls)
     with pytest.raises(Exception, match=message):
         check('broken')
+
+
+def test_dropout_in_evaluation_is_found(monkeypatch):
+    "By the assertion that compares two models in evaluation, the first of the check."
+    monkeypatch.setitem(zoo.models, 'broken', Dropping)
+    with pytest.raises(AssertionError) as e:
+        contract.dropout_in_evaluation('broken')
+    assert e.traceback[-1].name == 'dropout_in_evaluation'
+    assert 'dropping(tokens)' in str(e.traceback[-1].statement)
+
+
+def test_dropout_that_does_nothing_is_found(monkeypatch):
+    "By the assertion that compares them in training, the second."
+    monkeypatch.setitem(zoo.models, 'broken', Keeping)
+    with pytest.raises(AssertionError) as e:
+        contract.dropout_in_evaluation('broken')
+    assert e.traceback[-1].name == 'dropout_in_evaluation'
+    assert 'dropping.train()' in str(e.traceback[-1].statement)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.strict import be_strict
 from tests.util import ROOT, notebooks
 
 LIMIT = 900     # seconds for one notebook
@@ -98,6 +99,33 @@ def test_runner_flags(tmp_path, flags, status):
     got, text = run_notebook(path, *flags)
     assert got == status, text
     assert ('on the device' in text) == bool(flags)
+
+
+@pytest.mark.parametrize('test', [
+    'test_eq([None], [])', 'test_eq((1, [2, None]), (1, [2]))', 'test_close([], [1.])', 'test_close([1., 2.], [1.])',
+    'test_eq(torch.ones(2), torch.ones(1))', 'test_eq([torch.ones(2, 1)], [torch.ones(2)])',
+    'test_eq(torch.ones(0), torch.ones(1))', 'test_close(torch.ones(3), torch.ones(2, 3))',
+    'test_eq(torch.ones(1), [])', 'test_eq(np.ones(2), np.ones((1, 2)))'])
+def test_sizes_must_agree(test, monkeypatch):
+    "fastcore accepts each of these but for the sizes."
+    import fastcore.test
+    import numpy as np
+    import torch
+    names = dict(torch=torch, np=np, test_eq=fastcore.test.test_eq, test_close=fastcore.test.test_close)
+    for name in ('equals', 'is_close'):
+        monkeypatch.setattr(fastcore.test, name, getattr(fastcore.test, name))
+    be_strict()
+    with pytest.raises(AssertionError):
+        eval(test, names)
+    for good in ('test_eq([None, 1], (None, 1))', 'test_eq(torch.ones(2), [1, 1])', 'test_eq(torch.tensor(2), 2)',
+                 'test_close(torch.ones(3), 1.)', 'test_close([1., 2.], (1., 2.))', 'test_eq({1: [2]}, {1: [2]})'):
+        eval(good, names)
+
+
+def test_runner_is_strict(tmp_path):
+    path = notebook(tmp_path, 'from fastcore.test import test_eq', 'test_eq([], [])', 'test_eq([None], [])')
+    status, text = run_notebook(path)
+    assert status == 1 and 'cell 4 of 4' in text
 
 
 def running(pid):

@@ -202,7 +202,7 @@ def readme_command():
 def test_readme_names_both_commands():
     text = text_of(ROOT/'README.md')
     assert readme_command() == ['tfam-train', 'transformer']
-    assert re.findall(r"^pip install -e '\.\[dev\]' && pytest$", text, flags=re.MULTILINE)
+    assert re.findall(r"^pip install -e '\.\[dev\]' && pytest -n 2$", text, flags=re.MULTILINE)
 
 
 @pytest.mark.skipif(os.environ.get('TFAM_FULL') != '1', reason='a fresh environment with all requirements: TFAM_FULL=1')

@@ -28,6 +28,7 @@ import sys
 from contextlib import contextmanager, nullcontext
 from functools import partial, wraps
 from pathlib import Path
+from textwrap import fill
 
 import torch
 from fastcore.basics import patch
@@ -89,7 +90,8 @@ def tfam_models():
     for name,cls in models.items():
         n = count_params(build(name, device='meta')) if name in language_models else None
         size = '' if n is None else f'{n:,}'
-        print(f'{name.replace("_","-"):24}{size:>12}  {cls.__doc__}')
+        head = f'{name.replace("_","-"):22}{size:>9}  '
+        print(fill(cls.__doc__, 88, initial_indent=head, subsequent_indent=' '*33))
 
 # %% ../nbs/70_cli.ipynb #faca3a5f
 def number(
