@@ -4,8 +4,8 @@ Time: 32,768 tokens in all, from 32 sequences of 1,024 to one of 32,768 (Fig. 5 
 of 64: full attention with the whole matrix of scores, the fused `F.scaled_dot_product_attention`, and LSH attention
 with 1 to 8 rounds, hashing and sorting included; forward and backward, all forms in turns in one process. The number of
 buckets is the paper's, 2·length/64, as two factors where there are many. The whole matrix is one sequence's at a time,
-and stops at the longest length at which it takes less than 16 GiB. Packages: `reformer-pytorch` and the LSH layer of `transformers` on the same
-queries and values, with their length/64 buckets, where they are installed.
+and stops at the longest length at which it takes less than 16 GiB. Packages: `reformer-pytorch` and the LSH layer of
+`transformers` on the same queries and values, with their length/64 buckets, where they are installed.
 
 Memory, each number in a process of its own: what a training step adds by depth, with reversible and with ordinary
 layers; a feed-forward network in chunks; and one step on 32,768 bytes of one file of the standard library's source.
