@@ -31,7 +31,7 @@ from transformer_family.transformer import FeedForward, PreNorm, TransformerLM
 
 TOKENS, HEADS, D_HEAD, CHUNK, RUNS = 32768, 4, 64, 64, 2
 LENGTHS, ROUNDS, MOST = (1024, 2048, 4096, 8192, 16384, 32768), (1, 2, 4, 8), 16 * 2**30
-DEPTHS, PARTS, FULL = (6, 12, 24), (1, 2, 4, 8, 16), (1024, 2048, 4096, 8192)
+DEPTHS, PARTS, FULL = (6, 12, 24), (1, 2, 4, 8, 16), (1024, 2048, 4096)
 DOCUMENT = dict(d_model=256, n_layers=6, n_heads=4, max_len=TOKENS)
 
 

@@ -17,7 +17,8 @@ from transformer_family.training import load, save
 VOCAB, LEN, BATCH = 50, 24, 3
 SMALL = dict(vocab_size=VOCAB, d_model=32, n_layers=2, n_heads=4, max_len=LEN)
 OWN = {    # model -> further arguments that make it small
-    'image_transformer': dict(size=[4, 6], block=7, memory=5)}
+    'image_transformer': dict(size=[4, 6], block=7, memory=5),
+    'reformer': dict(chunk=4, n_hashes=2, window=5)}
 
 LENGTHS = LEN, 23, 5, 7, 9, 12, 13, 17, 19, 20, 21, 22
 
