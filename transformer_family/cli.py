@@ -20,7 +20,6 @@ with warnings.catch_warnings():           # of what fastai imports; a user canno
 
 # %% ../nbs/70_cli.ipynb #3b92f230
 import ast
-import inspect
 import io
 import math
 import signal
@@ -35,7 +34,7 @@ from fastcore.basics import patch
 from fastcore.script import call_parse
 
 from .adaptive_span import AdaptiveSpanTransformer, plot_spans, spans
-from .core import FITS, check_sizes, count_params, find
+from .core import FITS, arguments, check_sizes, count_params, find
 from .data import (Corpus, bz2_bits, corpora, corpus, fingerprint,
                                      lm_dls, pair_sources, pairs, read_corpus,
                                      unigram_entropy)
@@ -199,10 +198,10 @@ class TextRun:
 @patch
 def build(self:TextRun, name, **args):
     "The untrained model; one whose past has no end needs no longest context."
-    limited = 'max_len' in inspect.signature(models[name]).parameters
     length = self.run['seq_len']
-    longest = dict(max_len=length) if limited else {}
-    model = models[name](**{'wiring': PreNorm, **longest, **args})
+    usual = {n: x for n,x in (('wiring', PreNorm), ('max_len', length))
+             if n in arguments(models[name])}
+    model = models[name](**{**usual, **args})
     if (room := getattr(model, 'max_len', None)) and room < length:
         raise ValueError(f"the model has max_len={room}, but segments are {length} "
                          f"long: give it more, or a smaller --seq-len")
