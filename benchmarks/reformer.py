@@ -10,7 +10,7 @@ and stops at the longest length at which it takes less than 16 GiB. Packages: `r
 Memory, each number in a process of its own: what a training step adds by depth, with reversible and with ordinary
 layers; a feed-forward network in chunks; and one step on 32,768 bytes of one file of the standard library's source.
 
-    python -m benchmarks.reformer short|long|packages|memory|document    one part, printed"""
+    python -m benchmarks.reformer short|long|across|packages|memory|document    one part, printed"""
 import json
 import math
 import os
@@ -98,6 +98,12 @@ def by_length(lengths, device='cpu'):
         out[str(t)] = in_turns(forms(t, device))
         print(t, out[str(t)], file=sys.stderr, flush=True)
     return out
+
+
+def across(device='cpu'):
+    "LSH-4 from 4,096 on, the lengths in turns."
+    torch.manual_seed(0)
+    return in_turns({str(t): (partial(lsh, rounds=4), inputs(t, 2, device)) for t in LENGTHS if t >= 4096}, 3)
 
 
 def reformer_pytorch(t):
@@ -249,31 +255,31 @@ def document():
     return out
 
 
-def goals(ms):
-    "What the ratios of the issue are."
+def goals(ms, lsh):
+    "The ratios that matter."
     longest = max((t for t in ms if 'plain' in ms[t]), key=int)
-    lsh = [ms[str(t)]['LSH-4'] for t in LENGTHS if t >= 4096]
     return dict(plain_over_lsh4=dict(length=int(longest), ratio=round(ms[longest]['plain']/ms[longest]['LSH-4'], 2)),
                 fused_over_lsh4_at_32768=round(ms['32768']['fused']/ms['32768']['LSH-4'], 2),
-                lsh4_slowest_over_fastest_from_4096=round(max(lsh)/min(lsh), 2))
+                lsh4_milliseconds_in_turns=lsh,
+                lsh4_slowest_over_fastest_from_4096=round(max(lsh.values())/min(lsh.values()), 2))
 
 
-def together(short, long, **more):
-    ms = {**short, **long}
-    return dict(tokens=TOKENS, heads=HEADS, d_head=D_HEAD, chunk=CHUNK, runs=RUNS, milliseconds=ms, **goals(ms), **more)
+def together(ms, lsh, **more):
+    sizes = dict(tokens=TOKENS, heads=HEADS, d_head=D_HEAD, chunk=CHUNK, runs=RUNS)
+    return dict(sizes, milliseconds=ms, **goals(ms, lsh), **more)
 
 
 def run(device):
-    ms = by_length(LENGTHS, device)
+    ms = by_length(LENGTHS, device), across(device)
     if device == 'cuda':
-        return together(ms, {})
-    return together(ms, {}, packages=packages(), **memory(), document=document())
+        return together(*ms)
+    return together(*ms, packages=packages(), **memory(), document=document())
 
 
 single = dict(depth=lambda n, kind: depth_peak(int(n), kind), chunks=lambda n: chunks_peak(int(n)),
               document=document_step)
-parts = dict(short=partial(by_length, LENGTHS[:3]), long=partial(by_length, LENGTHS[3:]), packages=packages,
-             memory=memory, document=document)
+parts = dict(short=partial(by_length, LENGTHS[:3]), long=partial(by_length, LENGTHS[3:]), across=across,
+             packages=packages, memory=memory, document=document)
 
 if __name__ == '__main__':
     what, *args = sys.argv[1:]
