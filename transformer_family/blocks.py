@@ -455,7 +455,7 @@ class Lists(NamedTuple):
     def hide(self, S, cache): S.add_(_barrier(self.mask, S))
 
 # %% ../nbs/08_blocks.ipynb #0a38b2bb
-def _rows(x, at):
+def _flat_rows(x, at):
     "x [b,h,s,k] as rows of memory, and the row of each position: [·,k], [b,h,c,m]."
     k = x.size(3)
     if x.stride(3) != 1 or any(n % k for n in x.stride()[:3]): x = x.contiguous()
@@ -467,12 +467,12 @@ def _rows(x, at):
 
 def _gather(x, at):
     "Rows of [b,h,s,k] at positions [b or 1,h or 1,c,m]: [b,h,c,m,k]."
-    rows,i = _rows(x, at)
+    rows,i = _flat_rows(x, at)
     return rows.index_select(0, i.flatten()).unflatten(0, i.shape)
 
 def _scatter(out, at, y, add):
     "Add or write [b,h,c,m,k] at positions of [b,h,s,k], contiguous; −1 is left out."
-    (rows,i),y = _rows(out, at), y.flatten(0,3).to(out.dtype)
+    (rows,i),y = _flat_rows(out, at), y.flatten(0,3).to(out.dtype)
     i,none = i.flatten(), (at < 0).expand_as(i)
     if none.any():
         some = (~none).flatten().nonzero()[:,0]; i,y = i[some], y.index_select(0, some)

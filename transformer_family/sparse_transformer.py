@@ -184,7 +184,8 @@ def tiled(self:strided_span, q, k, v):
 @patch
 def tiled(self:fixed_span, q, k, v):
     "Block and summaries of earlier blocks."
-    return join(fixed_block.tiled(self, q, k, v), fixed_summary.tiled(self, q, k, v, False))
+    earlier = fixed_summary.tiled(self, q, k, v, False)
+    return join(fixed_block.tiled(self, q, k, v), earlier)
 
 for _span,_n in ((strided_local,256), (strided_column,128), (strided_span,512),
                  (fixed_block,128), (fixed_summary,256), (fixed_span,512)):
