@@ -455,7 +455,7 @@ def forward(self:LSHAttention,
         y = lsh_step(*new, x.size(1), **self.how)
     return self.W_o(merge_heads(y)), None if self.training else new
 
-# %% ../nbs/31_reformer.ipynb #76d6a80c
+# %% ../nbs/31_reformer.ipynb #792e58a2
 def lsh_step(q, v, buckets, t, chunk, causal, within, duplicates):
     "The outputs [b,h,t,k] of the last t positions of a stream, by a dense mask."
     sets = lsh_sets(buckets, chunk, causal, within)
@@ -465,7 +465,7 @@ def lsh_step(q, v, buckets, t, chunk, causal, within, duplicates):
     N = ((place >= first) & (place < end)).sum(0)                              # [b,h,t,s]
     i = torch.arange(s, device=q.device)
     alone = (N.sum(-1, keepdim=True) == 0) & (i == i[s-t:,None])
-    bias = N.clamp(min=1).log().to(q.dtype) if duplicates == 'trax' else None
+    bias = N.clamp(min=1).to(q.dtype).log() if duplicates == 'trax' else None
     return attention(q[:,:,s-t:], unit(q), v, (N > 0) | alone, bias)
 
 # %% ../nbs/31_reformer.ipynb #c79f122a
