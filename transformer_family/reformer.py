@@ -437,7 +437,7 @@ def hashed(self:LSHAttention, x, buckets=None):
         buckets = lsh_buckets(q.detach(), R, self.sizes[-1])
     return SharedQK(q, v, buckets)
 
-# %% ../nbs/31_reformer.ipynb #3c3ebeee
+# %% ../nbs/31_reformer.ipynb #9fe30c31
 @patch
 def forward(self:LSHAttention,
     x:Tensor, # [b,t,d]
@@ -450,6 +450,8 @@ def forward(self:LSHAttention,
     if past is None:
         p = self.dropout*self.training
         y = lsh_attention(*new, mask=mask, dropout_p=p, **self.how)
+    elif mask is not None:
+        raise ValueError("a mask of padding goes with a whole sequence, not with a past")
     else:
         new = SharedQK(*map(torch.cat, zip(past, new), (-2,-2,-1)))
         y = lsh_step(*new, x.size(1), **self.how)
