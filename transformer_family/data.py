@@ -755,7 +755,7 @@ tasks = dict(copy=partial(_sequences, _same),
              sort=partial(_sequences, lambda x: x.sort()[0]), duplication=duplication,
              sums=sums, parity=parity, logic=logic, addition=addition)
 
-# %% ../nbs/04_data.ipynb #4ead67df
+# %% ../nbs/04_data.ipynb #ab8d8d9a
 class TaskLoader(DataLoader):
     "Batches (x, y) from a generator, as many an epoch as asked for."
     def __init__(self,
@@ -778,6 +778,11 @@ class TaskLoader(DataLoader):
 
     def __len__(self): return self.n
     def one_batch(self): return first(iter(self))
+    def get_idxs(self): return list(range(self.n*self.bs))
+
+    def new(self, **kwargs):
+        "A loader like this one, at its beginning, as fastai asks for it to predict."
+        return type(self)(self.make, self.bs, self.n, self.seed, self.fixed, self.device)
 
 def task_dls(make, bs:int=64, n:int=100, valid:int=4, seed:int=0, device=None):
     "Loaders for a Learner: training drawn anew, `valid` batches of validation fixed."
