@@ -8,7 +8,7 @@ Docs: https://transformer-family.github.io/transformer_family/adaptive_computati
 __all__ = ['Ponder', 'halting', 'ponder_cost', 'check_halting', 'ACT', 'unroll', 'TanhCell', 'GRUCell', 'LSTMCell', 'ACTPast',
            'ACTRNN', 'check_penalty']
 
-# %% ../nbs/11_adaptive_computation.ipynb #dbc90886
+# %% ../nbs/11_adaptive_computation.ipynb #f2b56a44
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from .core import (
     Output, check_rate, check_sizes, check_tokens, configured, tree_map)
+from .training import evaluating
 
 # %% ../nbs/11_adaptive_computation.ipynb #8005c1d1
 class Ponder(NamedTuple):
