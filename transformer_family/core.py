@@ -26,6 +26,7 @@ class Output(NamedTuple):
     logits:Tensor # [b,t,v], scores of the next token
     past:Any # pytree of batch-first tensors and the absolute position, or None
     losses:dict # name -> scalar, raw; weighted by `model.loss_weights` in training
+    nll:Tensor=None # [b,t], costs of the targets, in the place of logits; see below
 
 # %% ../nbs/00_core.ipynb #1f50a83d
 def tree_map(
