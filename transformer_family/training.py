@@ -101,8 +101,8 @@ class FollowContract(Callback):
         self.learn.xb = (self.xb[0], self.past[self.training], targets)
 
     def after_pred(self):
-        logits,past,self.aux = self.pred
-        self.learn.pred = logits
+        past,self.aux = self.pred.past, self.pred.losses
+        self.learn.pred = self.pred.logits
         if getattr(unwrap(self.model), 'carries_past', False):
             self.past[self.training] = tree_map(Tensor.detach, past)
 
@@ -932,6 +932,6 @@ def _read_stream(model, tokens, size, batch_size, device):
     total,past = 0.,None
     for i in range(0, len(tokens)-1, size):
         xy = tokens[None, i:i+size+1].to(device).long()
-        logits,past,_ = model(xy[:,:-1], past)
-        total += _nats(logits, xy[:,1:]).double().sum()
+        out = model(xy[:,:-1], past)
+        total,past = total + _nats(out.logits, xy[:,1:]).double().sum(), out.past
     return total.item()
