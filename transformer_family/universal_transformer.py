@@ -137,7 +137,7 @@ def interpolate(out, x, p):
 
 RULES = dict(mean_field=mean_field, interpolate=interpolate)
 
-# %% ../nbs/40_universal_transformer.ipynb #67ce3cfe
+# %% ../nbs/40_universal_transformer.ipynb #5571b700
 class Halting:
     "Where the positions stand: still running, sum of the halting values, N, R, output."
     def __init__(self, stack, x):
@@ -162,11 +162,13 @@ class Halting:
         x = after if self.stack.act == 'mean_field' else before
         return self.stack.W_h(x)[...,0].sigmoid()
 
-# %% ../nbs/40_universal_transformer.ipynb #237d5d88
+Recurrence.halting = Halting
+
+# %% ../nbs/40_universal_transformer.ipynb #7f630720
 @patch
 def masked(self:Recurrence, x, S, pasts, mask, source, keep)->tuple: # [b,t,d]; …; Ponder
     "All T steps at all positions; those that have halted ignore them."
-    left,seen,at = [],None,Halting(self, x)
+    left,seen,at = [],None,self.halting(self, x)
     for now,past in zip(self.times(x), pasts):
         z = x + S + now
         y,past,seen = self.whole(z, past, mask, source, seen)
@@ -193,17 +195,17 @@ class Projected:
         self.all = [rows.put(a.transpose(1,2), b.transpose(1,2)).transpose(1,2)
                     for a,b in zip(self.all, new)]
 
-# %% ../nbs/40_universal_transformer.ipynb #cba33c0a
+# %% ../nbs/40_universal_transformer.ipynb #73c3e100
 class Rows:
     "The running positions of each row, and behind them places of no meaning."
     def __init__(self, run): # bool [b,t]
         n = run.sum(1)
-        self.c,t = int(n.max()),run.size(1)
-        self.all = self.c == t and bool(run.all())
+        self.c,self.t = int(n.max()),run.size(1)
+        self.all = bool(run.all())
         self.at = run.int().argsort(dim=1, descending=True, stable=True)[:,:self.c]
         real = torch.arange(self.c, device=run.device) < n[:,None]            # [b,c]
         self.real = real.flatten().nonzero()[:,0]
-        place = self.at + t*torch.arange(len(run), device=run.device)[:,None]
+        place = self.at + self.t*torch.arange(len(run), device=run.device)[:,None]
         self.place = place.flatten()[self.real]              # in the batch as one list
 
     def take(self, x): # [b,t,…] to [b,c,…]
@@ -215,36 +217,35 @@ class Rows:
         new = new.flatten(0,1)[self.real]
         return x.flatten(0,1).index_copy(0, self.place, new).view_as(x)
 
-# %% ../nbs/40_universal_transformer.ipynb #75fc45d0
+# %% ../nbs/40_universal_transformer.ipynb #388e16f6
+@patch
+def mask(self:Rows, mask): # predicate or bool tensor to [b,h,c,s]
+    "The rows of a mask for the running positions."
+    if self.all or mask is None: return mask
+    if not isinstance(mask, Tensor): mask = span_mask(mask, self.t, device=self.at.device)
+    if mask.size(2) == 1: return mask
+    each = mask.expand(len(self.at), -1, -1, -1).transpose(1,2)       # [b,t,h,s]
+    return self.take(each).transpose(1,2)
+
+# %% ../nbs/40_universal_transformer.ipynb #50207764
 @patch
 def some(self:Recurrence, z, rows, kv, mask, source, seen)->tuple: # [b,c,d], keys
     "A step at the running positions, which look at all."
     layer,z = self.layer,rows.take(z)
     attn = layer.attn
-    if isinstance(mask, Tensor) and mask.size(2) > 1:
-        own = mask.expand(len(z), *mask.shape[1:]).transpose(1,2)
-        mask = rows.take(own).transpose(1,2)
-    y = attn.attend(attn.queries(z), kv.k, kv.v, mask, None,
+    y = attn.attend(attn.queries(z), kv.k, kv.v, rows.mask(mask), None,
                     dropout_p=attn.dropout*self.training)
     z = layer.attn_wiring.leave(z, attn.out(y))
     if self.looks():
         z,seen,_ = layer.sub('cross', z, seen, None, None if seen else source)
     return layer.sub('ff', z)[0], seen
 
-# %% ../nbs/40_universal_transformer.ipynb #89dc8f20
-@patch
-def dense(self:Recurrence, mask, x):
-    "A mask of which rows can be taken."
-    if mask is None or isinstance(mask, Tensor): return mask
-    return span_mask(mask, x.size(1), device=x.device)
-
-# %% ../nbs/40_universal_transformer.ipynb #6b51613a
+# %% ../nbs/40_universal_transformer.ipynb #59201357
 @patch
 def packed(self:Recurrence, x, S, pasts, mask, source, keep)->tuple: # [b,t,d]; …; Ponder
     "Steps for the positions that have not halted, and none when all have."
-    left,at,times = [],Halting(self, x),self.times(x)
-    mask,seen = self.dense(mask, x), None
-    kv = Projected(self.layer.attn, x+S, times)
+    left,at,times = [],self.halting(self, x),self.times(x)
+    seen,kv = None,Projected(self.layer.attn, x+S, times)
     for n,past in enumerate(pasts):
         own,seen = (past or (None,seen)) if self.looks() else (past,None)
         keys = extend(own, kv.at(n))
