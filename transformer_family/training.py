@@ -235,7 +235,10 @@ class ClampParameters(Callback):
 class FollowPairs(FollowContract):
     "Hand source, target and mask to an encoder-decoder as they are."
     name = 'follow_contract'
-    def before_batch(self): self.past[self.training] = None
+    def before_batch(self):
+        self.past[self.training] = None
+        if asked(self.model, None) and (y := self.targets_to_give()) is not None:
+            self.learn.xb = *self.xb, None, y                   # … the past, the targets
 
 # %% ../nbs/05_training.ipynb #c595ac84
 class SmoothLabels(Callback):
@@ -246,7 +249,7 @@ class SmoothLabels(Callback):
         self.smoothing = smoothing
 
     def after_loss(self):
-        if not self.training: return
+        if not (self.training and self.smoothing): return
         if self.pred.ndim == self.y.ndim:
             raise ValueError("smoothed labels need the scores of all tokens, and this "
                              "model gives the costs of its targets: use smoothing=0")
