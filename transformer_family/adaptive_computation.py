@@ -187,18 +187,26 @@ def forward(self:ACT,
     y,left = means[-1] if self.out else means[0], iter(means)
     return y, tree_map(lambda _: next(left), form), ponder
 
-# %% ../nbs/11_adaptive_computation.ipynb #9e587836
+# %% ../nbs/11_adaptive_computation.ipynb #c79e934e
 def unroll(
     act, # an ACT
     x:Tensor, # [b,t,d]
-    state=None # of the position before
+    state=None, # of the position before
+    mask=None # bool [b,t], True for a real input; None: all are
 )->tuple: # outputs [b,t,…]; state; Ponder [b,t]
-    "ACT at every position of a sequence."
+    "ACT at every position of a sequence; padding leaves the state as it is."
     ys,ponders = [],[]
-    for x_t in x.unbind(1):
-        y,state,ponder = act(x_t, state)
+    for i,x_t in enumerate(x.unbind(1)):
+        y,new,ponder = act(x_t, state)
+        state = new if mask is None else _real(mask[:,i], new, state)
         ys.append(y); ponders.append(ponder)
-    return torch.stack(ys, 1), state, Ponder(*(torch.stack(z, 1) for z in zip(*ponders)))
+    ponder = Ponder(*(torch.stack(z, 1) for z in zip(*ponders)))
+    if mask is not None: ponder = Ponder(*(z*mask for z in ponder))
+    return torch.stack(ys, 1), state, ponder
+
+def _real(real, new, old):
+    "The new state of rows whose input is real; before the first one it is zero."
+    return _chosen(real, new, tree_map(torch.zeros_like, new) if old is None else old)
 
 # %% ../nbs/11_adaptive_computation.ipynb #e2e8cc30
 class TanhCell(nn.RNNCell):
@@ -215,11 +223,12 @@ class ACTPast(NamedTuple):
     start:int # tokens so far
     states:Any # of each layer, tensors [b,d]
 
-# %% ../nbs/11_adaptive_computation.ipynb #bf6530e0
+# %% ../nbs/11_adaptive_computation.ipynb #1904f2ba
 class ACTRNN(nn.Module):
     "A recurrent language model with adaptive computation time (Graves, 3.5)."
     carries_past = True
-    exempt = frozenset({'compiling'})        # a graph holds one length, see In depth
+    structured_output = False
+    exempt = frozenset({'compiling','weights','uncached'})         # see In depth
     @configured
     def __init__(self, vocab_size:int=256, d_model:int=128, n_layers:int=1,
                  dropout:float=0., cell=LSTMCell, max_steps:int=8, epsilon:float=.01,
@@ -241,34 +250,46 @@ def check_penalty(penalty)->None:
         raise ValueError(f"penalty, the price of a step, must be 0 or above, got "
                          f"{penalty}")
 
-# %% ../nbs/11_adaptive_computation.ipynb #cfbf34c1
+# %% ../nbs/11_adaptive_computation.ipynb #fae87110
 @patch
 def read(self:ACTRNN,
     tokens:Tensor, # [b,t]
-    past=None
+    past=None,
+    mask=None # bool [b,t]
 )->tuple: # last layer's outputs [b,t,d]; ACTPast; Ponder of each layer, [b,t]
     "All layers, one after the other."
     start,states = past or ACTPast(0, [None]*len(self.layers))
     x,left,ponders = self.dropout(self.embed(tokens.long())), [], []
     for act,state in zip(self.layers, states):
-        x,state,ponder = unroll(act, x, state)
+        x,state,ponder = unroll(act, x, state, mask)
         x = self.dropout(x)
         left.append(state); ponders.append(ponder)
     return x, ACTPast(start + tokens.size(1), tuple(left)), ponders
 
-# %% ../nbs/11_adaptive_computation.ipynb #f5b847c4
+# %% ../nbs/11_adaptive_computation.ipynb #53eea551
 @patch
 def forward(self:ACTRNN,
     tokens:Tensor, # [b,t], integers
     past:ACTPast=None, # of the stream so far
-    targets:Tensor=None # not used
+    targets:Tensor=None, # not used
+    mask:Tensor=None, # bool [b,t], True for a real token; None: all are
+    cache:bool=True # False: leave nothing behind
 )->Output: # logits [b,t,v]
     "Scores of the token after each position; in training also the ponder cost."
-    check_tokens(tokens, self.vocab_size)
-    x,left,ponders = self.read(tokens, past)
+    check_tokens(tokens, self.vocab_size); _check_mask(mask, tokens)
+    x,left,ponders = self.read(tokens, past, mask)
+    if not cache: left = None
     if not self.training: return Output(self.out(x), left, {})
-    cost = sum(ponder_cost(*p).mean() for p in ponders) / tokens.size(1)
+    n = tokens.numel() if mask is None else mask.sum()
+    cost = sum(ponder_cost(*p).sum() for p in ponders) / n
     return Output(self.out(x), left, {'ponder': cost})
+
+# %% ../nbs/11_adaptive_computation.ipynb #3fc2be17
+def _check_mask(mask, tokens)->None:
+    "A mask says of each token whether it is real."
+    if mask is None or mask.dtype == torch.bool and mask.shape == tokens.shape: return
+    raise ValueError(f"mask is bool {list(tokens.shape)} like the tokens, True for a "
+                     f"real one; got {mask.dtype} {list(mask.shape)}")
 
 @patch
 def ponder_times(self:ACTRNN,

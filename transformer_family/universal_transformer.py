@@ -109,7 +109,7 @@ def fixed(self:Recurrence, x, S, pasts, mask, source, keep)->tuple: # states, pa
         left.append(past if keep is None else keep(past))
     return x, tuple(left), None
 
-# %% ../nbs/40_universal_transformer.ipynb #25f35633
+# %% ../nbs/40_universal_transformer.ipynb #518eebc3
 @patch
 def forward(self:Recurrence,
     x:Tensor, # [b,t,d], embeddings
@@ -123,8 +123,15 @@ def forward(self:Recurrence,
     pasts = self.pasts(past)
     mask = self.layer.masks([self.layer], mask, x, pasts[0])[0]
     if self.act is None: run = self.fixed
-    else: run = self.masked if torch.compiler.is_compiling() else self.packed
+    else: run = self.masked if self.together() else self.packed
     return run(x, S, pasts, mask, source, keep)
+
+# %% ../nbs/40_universal_transformer.ipynb #e2f0b948
+@patch
+def together(self:Recurrence)->bool:
+    "Must all take each step: in a graph, and where hooks want to see the layer?"
+    hooked = any(m._forward_hooks for m in self.layer.modules())
+    return torch.compiler.is_compiling() or hooked
 
 # %% ../nbs/40_universal_transformer.ipynb #a8307a4f
 def mean_field(out, x, p):
@@ -261,10 +268,10 @@ def packed(self:Recurrence, x, S, pasts, mask, source, keep)->tuple: # [b,t,d]; 
         left.append(past if keep is None else keep(past))
     return at.out, tuple(left), Ponder(at.steps, at.rest)
 
-# %% ../nbs/40_universal_transformer.ipynb #93ebc0d8
+# %% ../nbs/40_universal_transformer.ipynb #ec82cfc9
 class UniversalTransformerLM(nn.Module):
     "Decoder-only Universal Transformer (Dehghani et al., 2019)."
-    carries_past = False
+    carries_past,exempt = False,frozenset({'weights'})             # see In depth
     head,structured_output = TransformerLM.head,TransformerLM.structured_output
     @configured
     @delegates(Recurrence, but=['layer','ff','attn','attend'])
