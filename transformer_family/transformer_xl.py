@@ -6,8 +6,8 @@ Docs: https://transformer-family.github.io/transformer_family/transformer_xl.htm
 
 # %% auto #0
 __all__ = ['xl_sizes', 'rel_shift', 'score_terms', 'past_only', 'relative_weights', 'RelativeScore', 'shifted_attention', 'RelKV',
-           'RelativeAttention', 'new_uv', 'keep_last', 'XLLayer', 'AdaptiveSoftmax', 'TransformerXL', 'remembered',
-           'rotate_to', 'fused_attention', 'softmax_costs']
+           'RelativeAttention', 'new_uv', 'keep_last', 'real_last', 'XLLayer', 'AdaptiveSoftmax', 'TransformerXL',
+           'remembered', 'rotate_to', 'fused_attention', 'softmax_costs']
 
 # %% ../nbs/20_transformer_xl.ipynb #bab83b2c
 from dataclasses import dataclass
@@ -29,8 +29,8 @@ from .core import (
     Output, check_rate, check_sizes, check_tokens, configured)
 from .positions import angles, sinusoids
 from transformer_family.transformer import (
-    Encoder, EncoderLayer, FeedForward, Head, Past, PostNorm, check_targets, outcome,
-    real_tokens, resume)
+    Encoder, EncoderLayer, FeedForward, Head, Past, PostNorm, check_targets, nothing,
+    outcome, real_tokens, resume)
 
 # %% ../nbs/20_transformer_xl.ipynb #97d615f0
 def _shift_view(x): # [...,t,s+1] contiguous, the last column is never read where j ≤ i
@@ -271,14 +271,21 @@ def _tail(x, n):
 def keep_last(
     past, # [b,m,d] or RelKV
     n:int, # positions to store; None: all
-    t:int # of them new: the next segment is expected to be as long
+    t:int, # of them new: the next segment is expected to be as long
+    real=None # bool [b,m]: which are no padding; they go last. None: all are
 ):
     "The memory that remains of a past, without its gradient."
-    if isinstance(past, Tensor): return _tail(past, n)
+    if isinstance(past, Tensor): return _tail(real_last(past, real), n)
     k,v,r = past
     if r is not None:
         r = _tail(r[:1], None if n is None else n+t+1).expand(k.size(0),-1,-1,-1)
-    return RelKV(_tail(k, n), _tail(v, n), r)
+    return RelKV(*(_tail(real_last(x, real), n) for x in (k,v)), r)
+
+def real_last(x:Tensor, real)->Tensor: # [b,m,d] or [b,h,m,k]
+    "Real positions last and in their order: padding among them would count as distance."
+    if real is None: return x
+    order = real.byte().argsort(dim=1, stable=True)[...,None]                  # [b,m,1]
+    return x.take_along_dim(order if x.ndim == 3 else order[:,None], -2)
 
 # %% ../nbs/20_transformer_xl.ipynb #d5bc1149
 class XLLayer(EncoderLayer):
@@ -407,17 +414,18 @@ def forward(self:TransformerXL,
     tokens:Tensor, # [b,t], integers
     past:Past=None, # of the stream so far
     targets:Tensor=None, # [b,t], looked at where there are clusters
-    mask:Tensor=None # bool [b,t], True for a real token; None: all are
+    mask:Tensor=None, # bool [b,t], True for a real token; None: all are
+    cache:bool=True # False: leave nothing behind
 )->Output: # logits [b,t,v], or nll [b,t]
     "Scores of the next tokens, or costs of the targets; the next segment's memory."
     check_tokens(tokens, self.vocab_size)
     past,t = resume(past),tokens.size(1)
     real = real_tokens(tokens, mask, past._replace(position=remembered(past)))
     x = self.dropout(self.embed(tokens))                                     # [b,t,d]
-    keep = partial(keep_last, n=self.mem_len, t=t)
+    keep = partial(keep_last, n=self.mem_len, t=t, real=real) if cache else nothing
     x,layers,_ = self.layers(x, past.layers, real_only(self.span, real, t), keep=keep)
-    if real is not None: real = real[:,max(0, real.size(1)-self.mem_len):].clone()
-    left = Past(past.position + t, layers, real)
+    if real is not None: real = keep_last(real[...,None], self.mem_len, t, real)[...,0]
+    left = Past(past.position + t, layers, real) if cache else None
     return outcome(self.head, self.dropout(x), left, targets)
 
 # %% ../nbs/20_transformer_xl.ipynb #c83f239d
