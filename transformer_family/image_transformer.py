@@ -7,7 +7,8 @@ Docs: https://transformer-family.github.io/transformer_family/image_transformer.
 # %% auto #0
 __all__ = ['local_patterns', 'block_cells', 'block_order', 'LocalSpan1D', 'LocalSpan2D', 'LocalAttention', 'LocalAttention1D',
            'LocalAttention2D', 'local_pattern', 'plot_memory', 'ImagePast', 'ImageTransformer', 'image_dls',
-           'image_learner', 'sample_images', 'complete_images', 'LocalDecoderLayer', 'LocalDecoder', 'ImageToImage']
+           'image_learner', 'sample_images', 'complete_images', 'PixelPast', 'PixelTransformer', 'LocalDecoderLayer',
+           'LocalDecoder', 'ImageToImage']
 
 # %% ../nbs/22_image_transformer.ipynb #4284b223
 import math
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from fastai.data.core import DataLoaders
 from fastcore.basics import patch
 from torch import Tensor, nn
@@ -27,9 +29,9 @@ from .blocks import Listed, Tile, Tiling, listed, tiled_attention
 from .core import (
     Output, check_sizes, check_tokens, configured, new_ax)
 from .generation import generate
-from transformer_family.images import (
-    Categorical, ImageLoader, PixelEmbedding, check_images, divides, grid_positions,
-    image_size, shrink)
+from .images import (
+    Categorical, ImageLoader, JointLogistics, Pictures, PixelEmbedding, PixelProjection,
+    check_images, divides, grid_positions, image_size, shrink)
 from .positions import check_length
 from .training import BitsPerDim, FollowPairs, lm_learner, unwrap
 from .transformer import Decoder, DecoderLayer, Encoder
@@ -290,17 +292,18 @@ class ImagePast(NamedTuple):
     layers:tuple
     y:Any=None # [b], the class, of a model with classes
 
-def _scores_part(output, d_model, n_values):
-    "The part that scores every value."
-    if callable(output): return output(d_model, n_values)
-    raise ValueError(f"output is what makes scores, the class Categorical or Logistics "
-                     f"itself; got {output!r}")
+def _scores_part(output, *sizes):
+    "The part that scores values."
+    if callable(output): return output(*sizes)
+    raise ValueError(f"output is what makes scores, a class such as Categorical or "
+                     f"Logistics itself; got {output!r}")
 
 # %% ../nbs/22_image_transformer.ipynb #6f73c78f
-class ImageTransformer(nn.Module):
+class ImageTransformer(Pictures, nn.Module):
     "Transformer with local attention over pictures (Parmar et al., 2018)."
     carries_past,loss_weights,exempt = False,{},frozenset()
-    stack,source,layer_arguments = Encoder,None,('wiring','d_head','d_value','bias')
+    stack,embedding = Encoder,PixelEmbedding
+    layer_arguments = 'wiring','d_head','d_value','bias'
     @configured
     def __init__(self, vocab_size:int=256, d_model:int=128, n_layers:int=4, n_heads:int=4,
                  d_ff:int=None, dropout:float=0.,
@@ -313,10 +316,11 @@ class ImageTransformer(nn.Module):
     ):
         super().__init__()
         check_sizes(vocab_size=vocab_size, d_model=d_model)
-        self.local = local_pattern(attention, size, block, memory)
+        self.size = image_size(size)
+        self.local = local_pattern(attention, self.grid, block, memory)
         self.layers = self.stack(d_model, n_layers, n_heads, d_ff, dropout,
                                  attend=self.local, **layer)
-        self.out = _scores_part(output, d_model, vocab_size)
+        self.out = self.output_part(output, d_model, vocab_size)
         self.dropout = nn.Dropout(dropout)
         self.prepare(vocab_size, d_model, n_classes)
 
@@ -325,16 +329,31 @@ class ImageTransformer(nn.Module):
 def prepare(self:ImageTransformer, vocab_size, d_model, n_classes):
     "Embeddings, and the sizes that follow from the arguments."
     check_sizes(n_classes=n_classes)
-    self.vocab_size = self.n_values = vocab_size
-    self.n_classes,self.n_tokens = n_classes, vocab_size + (n_classes or 1)
-    self.size,self.n_keys = self.local.size,self.local.n_keys
+    self.vocab_size,self.n_classes,self.n_keys = vocab_size,n_classes,self.local.n_keys
     self.max_len = math.prod(self.size)
-    self.embed = PixelEmbedding(vocab_size, self.size.channels, d_model)
+    self.embed = self.embedding(vocab_size, self.size.channels, d_model)
     if n_classes:
         self.classes = nn.Embedding(n_classes, d_model)
         nn.init.normal_(self.classes.weight, std=d_model**-.5)    # as loud as a value
     channel = self.local.order.roll(1) % self.local.columns % self.size.channels
     self.register_buffer('channel_before', channel, persistent=False)
+
+# %% ../nbs/22_image_transformer.ipynb #b2e820d9
+@patch(as_prop=True)
+def grid(self:ImageTransformer): return self.size
+
+@patch(as_prop=True)
+def order(self:ImageTransformer): return self.local.order
+
+@patch(as_prop=True)
+def structured_output(self:ImageTransformer):
+    "Does the head give costs without scores?"
+    return getattr(self.out, 'structured', False)
+
+@patch
+def output_part(self:ImageTransformer, output, d_model, n_values):
+    "What scores values."
+    return _scores_part(output, d_model, n_values)
 
 # %% ../nbs/22_image_transformer.ipynb #e31bbd87
 @patch
@@ -345,119 +364,47 @@ def enter(self:ImageTransformer,
 )->Tensor: # [b,t,d]
     "The values before, at the coordinates of those that are to be predicted."
     at = slice(start, start + tokens.size(1))
-    x = self.embed(tokens, self.channel_before[at])
+    x = self.read(tokens, at)
     if y is not None: x = x + self.classes(y)[:,None] * x.size(-1)**.5
     where = self.local.order[at], self.local.columns
     return self.dropout(x + grid_positions(*where, x.size(-1), x.dtype))
 
-# %% ../nbs/22_image_transformer.ipynb #955f9783
-def _check_stream(tokens, first, n_values, n_classes=None):
-    "Values out of range, and start symbols that are missing or misplaced, raise."
-    check_tokens(tokens, n_values + (n_classes or 1))
-    if torch.compiler.is_compiling() or tokens.device.type != 'cpu': return
-    tokens = tokens.long()                                # 256 does not fit into uint8
-    if (tokens[:,1:] if first else tokens).ge(n_values).any():
-        raise ValueError(f"a start symbol stands at the beginning of a picture and "
-                         f"nowhere else: the values in it lie in 0…{n_values-1}")
-    if first and n_classes and tokens[:,0].min() < n_values:
-        raise ValueError(f"a picture's stream begins with its class, a token {n_values}…"
-                         f"{n_values+n_classes-1}; got {int(tokens[:,0].min())}")
+@patch
+def read(self:ImageTransformer, tokens, at):
+    "Embeddings of the values before."
+    return self.embed(tokens, self.channel_before[at])
 
 # %% ../nbs/22_image_transformer.ipynb #8d896911
 @patch
-def begin(self:ImageTransformer, tokens, past)->tuple: # position, of the layers, class
-    "Where a stream stands, its tokens checked."
-    start,layers,y = past or (0, None, None)
-    check_length(start + tokens.size(-1), self.max_len)
-    _check_stream(tokens, past is None, self.n_values, self.n_classes)
-    if self.n_classes and past is None: y = (tokens[:,0].long() - self.n_values).clamp(0)
-    return start, layers, y
-
-@patch
-def end(self:ImageTransformer, x, position, layers, y)->Output:
-    "Scores of the next value, and what a stream leaves behind."
-    past = None if self.training else ImagePast(position, layers, y)
-    return Output(self.out(x), past, {})
+def end(self:ImageTransformer, x, past, targets=None)->Output:
+    "Scores of the next value or costs of the targets; what a stream leaves behind."
+    past = None if self.training else past
+    if targets is None or not self.structured_output: return Output(self.out(x), past, {})
+    return Output(None, past, {}, self.out.nll(x, targets))
 
 # %% ../nbs/22_image_transformer.ipynb #cabec6ce
 @patch
 def forward(self:ImageTransformer,
     tokens:Tensor, # [b,t]: start symbol and values, in the order of generation
     past:ImagePast=None, # of the stream so far
-    targets:Tensor=None # [b,t]; not used, there are no auxiliary losses
+    targets:Tensor=None # [b,t], for their costs, where `structured_output`
 )->Output: # logits [b,t,v], of values alone
     "Scores of the value after each token."
-    start,layers,y = self.begin(tokens, past)
+    start,layers,y = past or (0, None, None)
+    y = self.begin(tokens, start, y)
     x,layers = self.layers(self.enter(tokens, start, y), layers)
-    return self.end(x, start + tokens.size(1), layers, y)
-
-# %% ../nbs/22_image_transformer.ipynb #acc41c28
-def _classes_of(y, n, n_classes):
-    "Classes of n pictures, one for all or one for each, as a tensor [n], checked."
-    try: x = torch.as_tensor(y)
-    except (TypeError, ValueError, RuntimeError): x = torch.tensor(.5)      # no integer
-    whole = not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
-    if not whole or x.shape not in ((), (1,), (n,)):
-        got = f'{y.dtype} of shape {[*y.shape]}' if isinstance(y, Tensor) else repr(y)
-        raise ValueError(f"classes are one integer for all pictures or one for each, {n} "
-                         f"here; got {got}")
-    if n and not 0 <= x.min() <= x.max() < n_classes:
-        raise ValueError(f"classes lie in 0…{n_classes-1}, got {x.tolist()}")
-    return x.long().expand(n)
-
-# %% ../nbs/22_image_transformer.ipynb #1e034a02
-@patch
-def start(self:ImageTransformer,
-    n:int, # pictures
-    y=None # class of all or of each; default: one class after the other
-)->Tensor: # [n,1]
-    "Start symbols."
-    if y is None: y = torch.arange(n) % (self.n_classes or 1)
-    elif not self.n_classes:
-        raise ValueError(f"this model has no classes to choose from, got {y!r}")
-    else: y = _classes_of(y, n, self.n_classes)
-    return self.n_values + y[:,None].to(self.local.order.device)
-
-# %% ../nbs/22_image_transformer.ipynb #382a998a
-@patch
-def to_stream(self:ImageTransformer,
-    images:Tensor, # [n,h,w] or [n,h,w,c]
-    y=None # [n], classes, for a model that has them
-)->Tensor: # [n,1+L]
-    "Start symbol and values of pictures, in the order of generation."
-    check_images(images, self.size, self.n_values)
-    if self.n_classes and y is None:
-        raise ValueError(f"this model has {self.n_classes} classes and got pictures "
-                         f"without theirs: give y, one in 0…{self.n_classes-1} for each")
-    x = images.flatten(1)[:,self.local.order.to(images.device)].long()
-    start = self.start(len(x), y if self.n_classes else None)
-    return torch.cat([start.to(x.device), x], 1)
-
-@patch
-def to_images(self:ImageTransformer,
-    values:Tensor # [n,L], in the order of generation, without start symbol
-)->Tensor: # [n,h,w] or [n,h,w,c], uint8 where that is enough
-    "Values back in their places."
-    x = torch.empty_like(values); x[:,self.local.order] = values
-    shape = self.size if self.size.channels > 1 else self.size[:2]
-    return x.view(-1, *shape).to(torch.uint8 if self.n_values <= 256 else torch.long)
-
-# %% ../nbs/22_image_transformer.ipynb #023959ed
-@patch
-def batch(self:ImageTransformer, images:Tensor, y=None)->tuple: # inputs, targets
-    "What a training step needs of some pictures."
-    stream = self.to_stream(images, y)
-    return stream[:,:-1], stream[:,1:]
+    return self.end(x, ImagePast(start + tokens.size(1), layers, y), targets)
 
 # %% ../nbs/22_image_transformer.ipynb #21cf857b
 def image_dls(
     images, # train, valid[, test]: `Images` of pictures and classes
-    model:ImageTransformer, # that they are for
+    model:Pictures, # that they are for
     bs:int=32, # pictures in a batch
     device=None, # where batches go; None: CUDA when it is there, else the CPU
     seed:int=0 # of the shuffling
 )->DataLoaders: # train, valid
     "Loaders of pictures for a Learner."
+    model.start(1)                                        # raises for a model of texts
     for part in images[:2]: check_images(part.x, model.size, model.n_values)
     device = torch.device(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
     return DataLoaders(ImageLoader(images[0], bs, model.batch, seed=seed),
@@ -466,7 +413,7 @@ def image_dls(
 # %% ../nbs/22_image_transformer.ipynb #3e0a484b
 def image_learner(
     dls, # from `image_dls`
-    model:ImageTransformer,
+    model:Pictures,
     lr:float=2e-3, # peak learning rate
     metrics=None, # default: bits per dimension
     **kwargs # to `lm_learner`
@@ -499,11 +446,11 @@ def _with_source(model, source, n):
     if len(source) != n:
         raise ValueError(f"every picture has a source of its own: got {len(source)} for "
                          f"{n}")
-    return _Given(model, source.flatten(1).long().to(model.local.order.device))
+    return _Given(model, source.flatten(1).long().to(model.device))
 
 # %% ../nbs/22_image_transformer.ipynb #29dac4c7
 def sample_images(
-    model:ImageTransformer,
+    model:Pictures,
     n:int, # pictures
     y=None, # class of all or of each; default: one class after the other
     source:Tensor=None, # [n,h,w] or [n,h,w,c], for a picture given a picture
@@ -516,7 +463,7 @@ def sample_images(
 
 # %% ../nbs/22_image_transformer.ipynb #62b745da
 def complete_images(
-    model:ImageTransformer,
+    model:Pictures,
     images:Tensor, # [n,h,w] or [n,h,w,c]
     known:int, # values that stay, from the first on in the order of generation
     y=None, # class of all or of each, for a model that has them
@@ -530,6 +477,80 @@ def complete_images(
     prompt = model.to_stream(images, y)[:,:1+known]
     lm = _with_source(model, source, len(images))
     return model.to_images(generate(lm, prompt, L - known, **kwargs)[:,1:])
+
+# %% ../nbs/22_image_transformer.ipynb #7de6a402
+class PixelPast(NamedTuple):
+    "What a stream leaves behind of which a position is a pixel."
+    position:int # tokens that were read
+    layers:tuple
+    y:Any=None # [b], the class, of a model with classes
+    state:Any=None # [b,1,d], what the layers say of the pixel in progress
+    values:Any=None # [b,0…c-1], what is known of it
+
+# %% ../nbs/22_image_transformer.ipynb #07e58e8f
+class PixelTransformer(ImageTransformer):
+    "Image Transformer that reads and predicts a pixel at a time, its channels jointly."
+    embedding = PixelProjection
+    @configured
+    def __init__(self, vocab_size:int=256, d_model:int=128, n_layers:int=4, n_heads:int=4,
+                 d_ff:int=None, dropout:float=0., size=(32,32,3), output=JointLogistics,
+                 **parts # attention, block, memory, n_classes; wiring, d_head, …
+    ):
+        super().__init__(vocab_size, d_model, n_layers, n_heads, d_ff, dropout, size,
+                         output=output, **parts)
+
+@patch(as_prop=True)
+def grid(self:PixelTransformer): return self.size[:2]
+
+@patch(as_prop=True)
+def order(self:PixelTransformer):
+    "Pixel after pixel, each channel by channel."
+    c = torch.arange(self.size.channels, device=self.local.order.device)
+    return (self.local.order[:,None]*len(c) + c).flatten()
+
+@patch
+def output_part(self:PixelTransformer, output, d_model, n_values):
+    "What scores pixels."
+    return _scores_part(output, d_model, n_values, self.size.channels)
+
+@patch
+def read(self:PixelTransformer, pixels, at): return self.embed(pixels)
+
+# %% ../nbs/22_image_transformer.ipynb #4b6d4ec8
+@patch
+def pixels(self:PixelTransformer, tokens, start, y, layers, state, held)->tuple:
+    "Read the pixels that are complete: states, values, past."
+    C,first = self.size.channels, start == 0
+    new = tokens[:,:1].expand(-1,C-1) if first else held
+    new = torch.cat([new, tokens], 1)                            # [b,n·c + 0…c-1]
+    n = new.size(1)//C; whole,rest = new[:,:n*C], new[:,n*C:].clone()
+    if n:
+        x = self.enter(whole.unflatten(1, (n,C)), (start+C-1)//C, y)
+        x,layers = self.layers(x, layers)
+        state = x if first else torch.cat([state, x], 1)                     # [b,p,d]
+    values = new[:,C:] if first else new              # of these pixels, as far as known
+    values = F.pad(values, (0, state.size(1)*C - values.size(1))).unflatten(1, (-1,C))
+    past = PixelPast(start + tokens.size(1), layers, y, state[:,-1:].clone(), rest)
+    return state, values, None if self.training else past
+
+# %% ../nbs/22_image_transformer.ipynb #b0777675
+@patch
+def forward(self:PixelTransformer,
+    tokens:Tensor, # [b,t]: start symbol and values, in the order of generation
+    past:PixelPast=None, # of the stream so far
+    targets:Tensor=None # [b,t], for their costs
+)->Output: # logits [b,t,v]
+    "Scores of the value after each token, given those before it in its pixel."
+    start,layers,y,state,held = past or (0, None, None, None, None)
+    y = self.begin(tokens, start, y)
+    states,values,past = self.pixels(tokens, start, y, layers, state, held)
+    before,t = held.size(1)+1 if start else 0, tokens.size(1)        # of the first pixel
+    here = slice(before, before + t)
+    if targets is None:
+        return Output(self.out.logits(states, values).flatten(1,2)[:,here], past, {})
+    asked = F.pad(targets, (before, values[0].numel()-before-t), value=-100)
+    nll = self.out.nll(states, values, asked.view_as(values)).flatten(1,2)[:,here]
+    return Output(None, past, {}, nll)
 
 # %% ../nbs/22_image_transformer.ipynb #72c065db
 class LocalDecoderLayer(DecoderLayer):
@@ -586,14 +607,15 @@ def encode(self:ImageToImage,
 def forward(self:ImageToImage,
     src:Tensor, # [b,s]; only looked at where `past` is None
     tokens:Tensor, # [b,t]: start symbol and values, in the order of generation
-    past:ImagePast=None # of the stream so far
+    past:ImagePast=None, # of the stream so far
+    targets:Tensor=None # [b,t], for their costs, where `structured_output`
 )->Output: # logits [b,t,v]
     "Scores of the value after each token, given the source."
-    start,layers,y = self.begin(tokens, past)
-    x = self.enter(tokens, start, y)
+    start,layers,y = past or (0, None, None)
+    y = self.begin(tokens, start, y); x = self.enter(tokens, start, y)
     context = self.encode(src) if past is None else x          # its keys are in past
     x,layers = self.layers(x, layers, span=None, context=context)
-    return self.end(x, start + tokens.size(1), layers, y)
+    return self.end(x, ImagePast(start + tokens.size(1), layers, y), targets)
 
 # %% ../nbs/22_image_transformer.ipynb #60c36999
 @patch

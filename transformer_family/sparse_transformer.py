@@ -25,6 +25,7 @@ from .attention import (
     fits_kernel, kernel_attention, open_rows, span_mask)
 from .blocks import Tile, Tiling, Window, _check_last, join, tiled_part
 from .core import Output, check_sizes, check_tokens, configured
+from .images import Pictures, image_size
 from .positions import check_length
 from .transformer import (
     Encoder, EncoderLayer, FeedForward, Past, PreNorm)
@@ -399,8 +400,16 @@ def _grid_sizes(max_len, stride=None, summaries=None, grid=None)->tuple:
     _check_stride(l, c)
     return l, c, grid or (-(-max_len//l), l)
 
+def _check_pictures(size, n_classes, grid, max_len):
+    "Pictures have positions of their own, and texts no classes."
+    what = dict(grid=grid, max_len=max_len) if size else dict(n_classes=n_classes)
+    for name,x in what.items():
+        if x is not None: raise ValueError(
+            f"a model of pictures takes its {name} from their size: leave it away"
+            if size else f"{name} are those of pictures: give their size, too")
+
 # %% ../nbs/30_sparse_transformer.ipynb #5c4b0d6e
-class SparseTransformer(nn.Module):
+class SparseTransformer(Pictures, nn.Module):
     "Deep decoder-only Transformer with factorized attention (Child et al., 2019)."
     carries_past,loss_weights = False,{}
     layer_arguments = 'recompute','wiring','d_head','d_value'
@@ -412,21 +421,53 @@ class SparseTransformer(nn.Module):
                  stride:int=None, summaries:int=None, # default: a row or √L; stride / 4
                  grid=None, # positions as a shape; default: rows of `stride`
                  out_std:float=.02, # of the output weight at the start; published: 0
+                 size=None, # of pictures: (height, width) or (height, width, channels)
+                 n_classes:int=None, # of pictures: one start symbol for each
                  **layer # recompute, wiring, d_head, d_value
     ):
         super().__init__()
-        check_sizes(vocab_size=vocab_size, n_heads=n_heads, max_len=max_len)
-        self.vocab_size,self.max_len = vocab_size, max_len or math.prod(grid or [512])
-        l,c,grid = _grid_sizes(self.max_len, stride, summaries, grid)
+        check_sizes(vocab_size=vocab_size, n_heads=n_heads, max_len=max_len,
+                    n_classes=n_classes)
+        _check_pictures(size, n_classes, grid, max_len)
+        self.vocab_size,self.n_classes,self.size = vocab_size,n_classes,size
+        l,c,grid = self.sizes(max_len, stride, summaries, grid)
         self.layers = SparseStack(d_model, n_layers, n_heads, d_ff, dropout,
                                   attends(pattern, heads, n_heads, l, c), **layer)
-        self.embed = nn.Embedding(vocab_size, d_model)
-        self.positions = GridPositions(d_model, grid, self.max_len)
-        self.out = nn.Linear(d_model, vocab_size, bias=False)
-        for W,std in ((self.embed, .125 * d_model**-.5), (self.out, out_std)):
-            nn.init.normal_(W.weight, std=std)
+        self.prepare(d_model, grid, out_std)
+
+# %% ../nbs/30_sparse_transformer.ipynb #008a43f0
+@patch
+def sizes(self:SparseTransformer, max_len, stride, summaries, grid)->tuple:
+    "Stride, summaries and grid; that of pictures is their own."
+    if self.size is not None:
+        self.size = image_size(self.size)
+        grid = self.size if self.size.channels > 1 else self.size[:2]
+    self.max_len = max_len or math.prod(grid or [512])
+    return _grid_sizes(self.max_len, stride, summaries, grid)
+
+@patch
+def prepare(self:SparseTransformer, d_model, grid, out_std):
+    "Embeddings, positions and output, started as published."
+    self.embed = nn.Embedding(self.vocab_size, d_model)
+    self.positions = GridPositions(d_model, grid, self.max_len)
+    self.out = nn.Linear(d_model, self.vocab_size, bias=False)
+    parts = [(self.embed, std := .125 * d_model**-.5), (self.out, out_std)]
+    if self.n_classes:
+        self.classes = nn.Embedding(self.n_classes, d_model)
+        parts.append((self.classes, std))
+    for W,std in parts: nn.init.normal_(W.weight, std=std)
 
 # %% ../nbs/30_sparse_transformer.ipynb #454f4b9c
+@patch
+def enter(self:SparseTransformer, tokens, start)->Tensor: # [b,t,d]
+    "Embeddings; a start symbol's is that of the class, or 0."
+    if self.size is None: check_tokens(tokens, self.vocab_size)
+    else: self.begin(tokens, start)
+    tokens,v = tokens.long(), self.vocab_size
+    if self.size is None: return self.embed(tokens)
+    first = self.classes((tokens-v).clamp(min=0)) if self.n_classes else 0.
+    return torch.where(tokens[...,None] < v, self.embed(tokens.clamp(max=v-1)), first)
+
 @patch
 def forward(self:SparseTransformer,
     tokens:Tensor, # [b,t], integers
@@ -434,9 +475,8 @@ def forward(self:SparseTransformer,
     targets:Tensor=None # [b,t]; not used, there are no auxiliary losses
 )->Output: # logits [b,t,v]
     "Scores of the token after each position."
-    check_tokens(tokens, self.vocab_size)
     start,layers,_ = past or Past(0, None)             # a plain tuple will do
-    x = self.positions(self.embed(tokens.long()), start)                     # [b,t,d]
+    x = self.positions(self.enter(tokens, start), start)                     # [b,t,d]
     x,layers = self.layers(x, layers)
     past = None if self.training else Past(start + tokens.size(1), layers)
     return Output(self.out(x), past, {})
@@ -446,9 +486,9 @@ sparse_published = {
     'enwik8': dict(d_model=512, n_layers=30, n_heads=8, dropout=.4, max_len=12_288,
                    pattern='fixed', heads='merged', stride=128, summaries=32, out_std=0.),
     'cifar10': dict(d_model=256, n_layers=128, n_heads=2, d_ff=512, d_head=64,
-                    d_value=128, dropout=.25, stride=96, grid=(32,32,3), out_std=0.),
+                    d_value=128, dropout=.25, stride=96, size=(32,32,3), out_std=0.),
     'imagenet64': dict(d_model=512, n_layers=48, n_heads=16, dropout=.01, stride=128,
-                       grid=(64,64,3), out_std=0.)}
+                       size=(64,64,3), out_std=0.)}
 
 # %% ../nbs/30_sparse_transformer.ipynb #51f54faf
 @patch(as_prop=True)
