@@ -88,9 +88,10 @@ def tfam_models():
     "List the models, with the size of their default configuration."
     for name in [*models, *presets]:
         n = None if name in translators else count_params(build(name, device='meta'))
-        cls,size = entry(name)[0], '' if n is None else f'{n:,}'
+        doc = presets[name].doc if name in presets else models[name].__doc__
+        size = '' if n is None else f'{n:,}'
         head = f'{name.replace("_","-"):22}{size:>9}  '
-        print(fill(cls.__doc__, 88, initial_indent=head, subsequent_indent=' '*33))
+        print(fill(doc, 88, initial_indent=head, subsequent_indent=' '*33))
 
 # %% ../nbs/70_cli.ipynb #faca3a5f
 def number(

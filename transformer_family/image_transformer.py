@@ -7,12 +7,12 @@ Docs: https://transformer-family.github.io/transformer_family/image_transformer.
 # %% auto #0
 __all__ = ['local_patterns', 'block_cells', 'block_order', 'LocalSpan1D', 'LocalSpan2D', 'LocalAttention', 'LocalAttention1D',
            'LocalAttention2D', 'local_pattern', 'plot_memory', 'ImagePast', 'ImageTransformer', 'image_dls',
-           'image_learner', 'sample_images', 'complete_images', 'PixelPast', 'PixelTransformer', 'LocalDecoderLayer',
-           'LocalDecoder', 'ImageToImage']
+           'image_learner', 'sample_images', 'complete_images', 'PixelPast', 'PixelTransformer', 'ImageToImage']
 
 # %% ../nbs/22_image_transformer.ipynb #4284b223
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,21 +20,23 @@ import torch
 import torch.nn.functional as F
 from fastai.data.core import DataLoaders
 from fastcore.basics import patch
+from fastcore.meta import delegates
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from .attention import (
-    Span, attention, fits_kernel, kernel_attention, masks, resolve, span_mask)
+from transformer_family.attention import (
+    MultiHeadAttention, Span, attention, fits_kernel, kernel_attention, masks, resolve,
+    span_mask)
 from .blocks import Listed, Tile, Tiling, listed, tiled_attention
 from .core import (
-    Output, check_sizes, check_tokens, configured, new_ax)
+    Output, check_sizes, check_tokens, configured, make, new_ax, parameters, unwrap)
 from .generation import generate
 from .images import (
     Categorical, ImageLoader, JointLogistics, Pictures, PixelEmbedding, PixelProjection,
     check_images, divides, grid_positions, image_size, shrink)
 from .positions import check_length
-from .training import BitsPerDim, FollowPairs, lm_learner, unwrap
-from .transformer import Decoder, DecoderLayer, Encoder
+from .training import BitsPerDim, FollowPairs, lm_learner
+from .transformer import Decoder, Encoder, nothing, outcome
 
 # %% ../nbs/22_image_transformer.ipynb #e5cad9c7
 def block_cells(
@@ -292,19 +294,20 @@ class ImagePast(NamedTuple):
     layers:tuple
     y:Any=None # [b], the class, of a model with classes
 
-def _scores_part(output, *sizes):
+def _head(output, *sizes):
     "The part that scores values."
-    if callable(output): return output(*sizes)
-    raise ValueError(f"output is what makes scores, a class such as Categorical or "
-                     f"Logistics itself; got {output!r}")
+    head = make('output', output, *sizes)
+    if hasattr(head, 'nll'): return head
+    raise ValueError(f"output makes a head, which has logits(x) and nll(x, targets), "
+                     f"such as Categorical or Logistics; got a {type(head).__name__}")
 
 # %% ../nbs/22_image_transformer.ipynb #6f73c78f
 class ImageTransformer(Pictures, nn.Module):
     "Transformer with local attention over pictures (Parmar et al., 2018)."
     carries_past,loss_weights,exempt = False,{},frozenset()
-    stack,embedding = Encoder,PixelEmbedding
-    layer_arguments = 'wiring','d_head','d_value','bias'
+    stack,embedding,together = Encoder,PixelEmbedding,()   # a head scores one value
     @configured
+    @delegates(Encoder, but=['attn','layer','ff','attend'])
     def __init__(self, vocab_size:int=256, d_model:int=128, n_layers:int=4, n_heads:int=4,
                  d_ff:int=None, dropout:float=0.,
                  size=(28,28), # (height, width) or (height, width, channels)
@@ -312,15 +315,16 @@ class ImageTransformer(Pictures, nn.Module):
                  block=None, memory=None, # of the pattern; default: as published
                  n_classes:int=None, # one start symbol for each
                  output=Categorical, # or Logistics
-                 **layer # wiring, d_head, d_value, bias
+                 **kwargs # of the layers: wiring, d_head, d_value, bias
     ):
         super().__init__()
         check_sizes(vocab_size=vocab_size, d_model=d_model)
         self.size = image_size(size)
         self.local = local_pattern(attention, self.grid, block, memory)
-        self.layers = self.stack(d_model, n_layers, n_heads, d_ff, dropout,
-                                 attend=self.local, **layer)
-        self.out = self.output_part(output, d_model, vocab_size)
+        local = partial(MultiHeadAttention, attend=self.local)
+        self.layers = self.stack(d_model, n_layers, n_heads, d_ff, dropout, attn=local,
+                                 **kwargs)
+        self.out = _head(output, d_model, vocab_size, *self.together)
         self.dropout = nn.Dropout(dropout)
         self.prepare(vocab_size, d_model, n_classes)
 
@@ -346,14 +350,10 @@ def grid(self:ImageTransformer): return self.size
 def order(self:ImageTransformer): return self.local.order
 
 @patch(as_prop=True)
-def structured_output(self:ImageTransformer):
-    "Does the head give costs without scores?"
-    return getattr(self.out, 'structured', False)
+def head(self:ImageTransformer): return self.out
 
-@patch
-def output_part(self:ImageTransformer, output, d_model, n_values):
-    "What scores values."
-    return _scores_part(output, d_model, n_values)
+@patch(as_prop=True)
+def structured_output(self:ImageTransformer): return self.head.structured
 
 # %% ../nbs/22_image_transformer.ipynb #e31bbd87
 @patch
@@ -376,24 +376,24 @@ def read(self:ImageTransformer, tokens, at):
 
 # %% ../nbs/22_image_transformer.ipynb #8d896911
 @patch
-def end(self:ImageTransformer, x, past, targets=None)->Output:
-    "Scores of the next value or costs of the targets; what a stream leaves behind."
-    past = None if self.training else past
-    if targets is None or not self.structured_output: return Output(self.out(x), past, {})
-    return Output(None, past, {}, self.out.nll(x, targets))
+def keep(self:ImageTransformer, cache):
+    "What the layers leave behind: all, or nothing in training and where it is not asked."
+    return None if cache and not self.training else nothing
 
 # %% ../nbs/22_image_transformer.ipynb #cabec6ce
 @patch
 def forward(self:ImageTransformer,
     tokens:Tensor, # [b,t]: start symbol and values, in the order of generation
     past:ImagePast=None, # of the stream so far
-    targets:Tensor=None # [b,t], for their costs, where `structured_output`
+    targets:Tensor=None, # [b,t], for their costs, where `structured_output`
+    cache:bool=True # False: leave nothing behind
 )->Output: # logits [b,t,v], of values alone
-    "Scores of the value after each token."
-    start,layers,y = past or (0, None, None)
+    "Scores of the value after each token, or what the targets cost."
+    (start,layers,y),keep = past or (0, None, None), self.keep(cache)
     y = self.begin(tokens, start, y)
-    x,layers = self.layers(self.enter(tokens, start, y), layers)
-    return self.end(x, ImagePast(start + tokens.size(1), layers, y), targets)
+    x,layers,_ = self.layers(self.enter(tokens, start, y), layers, keep=keep)
+    past = None if keep else ImagePast(start + tokens.size(1), layers, y)
+    return outcome(self.head, x, past, targets)
 
 # %% ../nbs/22_image_transformer.ipynb #21cf857b
 def image_dls(
@@ -491,13 +491,15 @@ class PixelPast(NamedTuple):
 class PixelTransformer(ImageTransformer):
     "Image Transformer that reads and predicts a pixel at a time, its channels jointly."
     embedding = PixelProjection
+    together = property(lambda self: (self.size.channels,))   # a head scores a pixel
     @configured
+    @delegates(ImageTransformer)
     def __init__(self, vocab_size:int=256, d_model:int=128, n_layers:int=4, n_heads:int=4,
                  d_ff:int=None, dropout:float=0., size=(32,32,3), output=JointLogistics,
-                 **parts # attention, block, memory, n_classes; wiring, d_head, …
+                 **kwargs # attention, block, memory, n_classes; wiring, d_head, …
     ):
         super().__init__(vocab_size, d_model, n_layers, n_heads, d_ff, dropout, size,
-                         output=output, **parts)
+                         output=output, **kwargs)
 
 @patch(as_prop=True)
 def grid(self:PixelTransformer): return self.size[:2]
@@ -509,16 +511,11 @@ def order(self:PixelTransformer):
     return (self.local.order[:,None]*len(c) + c).flatten()
 
 @patch
-def output_part(self:PixelTransformer, output, d_model, n_values):
-    "What scores pixels."
-    return _scores_part(output, d_model, n_values, self.size.channels)
-
-@patch
 def read(self:PixelTransformer, pixels, at): return self.embed(pixels)
 
 # %% ../nbs/22_image_transformer.ipynb #4b6d4ec8
 @patch
-def pixels(self:PixelTransformer, tokens, start, y, layers, state, held)->tuple:
+def pixels(self:PixelTransformer, tokens, start, y, layers, state, held, keep)->tuple:
     "Read the pixels that are complete: states, values, past."
     C,first = self.size.channels, start == 0
     new = tokens[:,:1].expand(-1,C-1) if first else held
@@ -526,42 +523,33 @@ def pixels(self:PixelTransformer, tokens, start, y, layers, state, held)->tuple:
     n = new.size(1)//C; whole,rest = new[:,:n*C], new[:,n*C:].clone()
     if n:
         x = self.enter(whole.unflatten(1, (n,C)), (start+C-1)//C, y)
-        x,layers = self.layers(x, layers)
+        x,layers,_ = self.layers(x, layers, keep=keep)
         state = x if first else torch.cat([state, x], 1)                     # [b,p,d]
     values = new[:,C:] if first else new              # of these pixels, as far as known
     values = F.pad(values, (0, state.size(1)*C - values.size(1))).unflatten(1, (-1,C))
     past = PixelPast(start + tokens.size(1), layers, y, state[:,-1:].clone(), rest)
-    return state, values, None if self.training else past
+    return state, values, None if keep else past
 
 # %% ../nbs/22_image_transformer.ipynb #b0777675
 @patch
 def forward(self:PixelTransformer,
     tokens:Tensor, # [b,t]: start symbol and values, in the order of generation
     past:PixelPast=None, # of the stream so far
-    targets:Tensor=None # [b,t], for their costs
+    targets:Tensor=None, # [b,t], for their costs
+    cache:bool=True # False: leave nothing behind
 )->Output: # logits [b,t,v]
     "Scores of the value after each token, given those before it in its pixel."
     start,layers,y,state,held = past or (0, None, None, None, None)
     y = self.begin(tokens, start, y)
-    states,values,past = self.pixels(tokens, start, y, layers, state, held)
+    states,values,past = self.pixels(tokens, start, y, layers, state, held,
+                                     self.keep(cache))
     before,t = held.size(1)+1 if start else 0, tokens.size(1)        # of the first pixel
     here = slice(before, before + t)
     if targets is None:
         return Output(self.out.logits(states, values).flatten(1,2)[:,here], past, {})
-    asked = F.pad(targets, (before, values[0].numel()-before-t), value=-100)
-    nll = self.out.nll(states, values, asked.view_as(values)).flatten(1,2)[:,here]
+    wanted = F.pad(targets, (before, values[0].numel()-before-t), value=-100)
+    nll = self.out.nll(states, values, wanted.view_as(values)).flatten(1,2)[:,here]
     return Output(None, past, {}, nll)
-
-# %% ../nbs/22_image_transformer.ipynb #72c065db
-class LocalDecoderLayer(DecoderLayer):
-    "A decoder layer whose own attention is local."
-    def __init__(self, *args, attend=attention, **parts):
-        super().__init__(*args, **parts)
-        self.attn.attend = attend
-
-class LocalDecoder(Decoder):
-    "Decoder layers whose own attention is local."
-    layer = LocalDecoderLayer
 
 # %% ../nbs/22_image_transformer.ipynb #08d5f0bf
 def _source_size(source, size):
@@ -574,17 +562,18 @@ def _source_size(source, size):
 # %% ../nbs/22_image_transformer.ipynb #411cd494
 class ImageToImage(ImageTransformer):
     "A picture given another: encoder, and local decoder (Parmar et al., 2018)."
-    stack,callbacks = LocalDecoder,()
+    stack,callbacks = Decoder,()
     @configured
+    @delegates(ImageTransformer)
     def __init__(self, vocab_size:int=256, d_model:int=128, n_layers:int=4, n_heads:int=4,
                  d_ff:int=None, dropout:float=0., size=(28,28),
                  source=(7,7), # sides of the picture that is given; same channels
-                 **parts # attention, block, memory, n_classes, output; wiring, …
+                 **kwargs # attention, block, memory, n_classes, output; wiring, …
     ):
         super().__init__(vocab_size, d_model, n_layers, n_heads, d_ff, dropout, size,
-                         **parts)
+                         **kwargs)
         self.source = _source_size(source, self.size)
-        own = {k: parts[k] for k in ImageTransformer.layer_arguments if k in parts}
+        own = {n: x for n,x in kwargs.items() if n in parameters(Encoder)}
         self.encoder = Encoder(d_model, n_layers, n_heads, d_ff, dropout, **own)
         self.src_embed = PixelEmbedding(vocab_size, self.source.channels, d_model)
 
@@ -600,7 +589,7 @@ def encode(self:ImageToImage,
         raise ValueError(f"the source has {src.size(1)} values, expected {rows}×{w}×{c}")
     x = self.src_embed(src, i % c)
     x = x + grid_positions(i, w*c, x.size(-1), x.dtype)
-    return self.encoder(self.dropout(x))[0]
+    return self.encoder(self.dropout(x), keep=nothing)[0]
 
 # %% ../nbs/22_image_transformer.ipynb #ad0ebb9e
 @patch
@@ -608,14 +597,17 @@ def forward(self:ImageToImage,
     src:Tensor, # [b,s]; only looked at where `past` is None
     tokens:Tensor, # [b,t]: start symbol and values, in the order of generation
     past:ImagePast=None, # of the stream so far
-    targets:Tensor=None # [b,t], for their costs, where `structured_output`
+    targets:Tensor=None, # [b,t], for their costs, where `structured_output`
+    cache:bool=True # False: leave nothing behind
 )->Output: # logits [b,t,v]
     "Scores of the value after each token, given the source."
-    start,layers,y = past or (0, None, None)
-    y = self.begin(tokens, start, y); x = self.enter(tokens, start, y)
-    context = self.encode(src) if past is None else x          # its keys are in past
-    x,layers = self.layers(x, layers, span=None, context=context)
-    return self.end(x, ImagePast(start + tokens.size(1), layers, y), targets)
+    source = self.encode(src) if past is None else None        # its keys are in the past
+    (start,layers,y),keep = past or (0, None, None), self.keep(cache)
+    y = self.begin(tokens, start, y)
+    x = self.enter(tokens, start, y)
+    x,layers,_ = self.layers(x, layers, None, source, keep)
+    past = None if keep else ImagePast(start + tokens.size(1), layers, y)
+    return outcome(self.head, x, past, targets)
 
 # %% ../nbs/22_image_transformer.ipynb #60c36999
 @patch

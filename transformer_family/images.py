@@ -22,11 +22,11 @@ from fastcore.basics import patch
 from torch import Tensor, nn
 
 from .attention import _wide, exactly
-from .core import check_sizes, check_tokens
+from .core import check_sizes, check_tokens, unwrap
 from .data import Images
 from .positions import check_length, sinusoids
-from .training import (
-    asked, costs, evaluating, unwrap, write_atomic)
+from .training import asked, costs, evaluating, write_atomic
+from .transformer import Head, Scores
 from .translation import PairLoader
 
 # %% ../nbs/09_images.ipynb #28bb1e2a
@@ -220,7 +220,7 @@ def begin(self:Pictures,
     return y
 
 # %% ../nbs/09_images.ipynb #f3e324cb
-class Categorical(nn.Linear):
+class Categorical(Scores):
     "Scores of every value of an intensity (Parmar et al., 2018)."
 
 # %% ../nbs/09_images.ipynb #88ae4d5d
@@ -294,7 +294,7 @@ def _costs(x, log_pi, mu, log_s, n_values):
     return -logp.masked_fill(x == -100, 0)
 
 # %% ../nbs/09_images.ipynb #ce3abacd
-class Logistics(nn.Module):
+class Logistics(Head, nn.Module):
     "A discretised mixture of logistics as scores of every value, or as costs of one."
     structured = True                     # costs of targets need no scores of all values
     def __init__(self, d_model:int, n_values:int, n_mixtures:int=10, least:float=-7.):
@@ -310,10 +310,8 @@ class Logistics(nn.Module):
         log_pi,mu,log_s = _projected(x, self.W).chunk(3, -1)
         return log_pi.log_softmax(-1), mu, log_s.clamp(min=self.least)
 
-    def logits(self, x): return logistics(*self.parameters_of(x), self.n_values)
-    def forward(self, x): return self.logits(x)
-    def nll(self, x, targets):
-        return _costs(targets, *self.parameters_of(x), self.n_values)
+    def forward(self, x): return logistics(*self.parameters_of(x), self.n_values)
+    def _cost(self, x, y): return _costs(y, *self.parameters_of(x), self.n_values)
 
 # %% ../nbs/09_images.ipynb #65e8bd63
 class JointLogistics(nn.Module):

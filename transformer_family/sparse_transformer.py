@@ -7,7 +7,7 @@ Docs: https://transformer-family.github.io/transformer_family/sparse_transformer
 # %% auto #0
 __all__ = ['patterns', 'heads_ways', 'sparse_published', 'SparseSpan', 'strided_local', 'strided_column', 'strided_span',
            'fixed_block', 'fixed_summary', 'fixed_span', 'connectivity', 'Summaries', 'by_head', 'SparseAttend',
-           'attends', 'sigmoid_gelu', 'init_deep_', 'SparseLayer', 'SparseStack', 'GridPositions', 'SparseTransformer']
+           'attends', 'sigmoid_gelu', 'init_deep_', 'Recomputed', 'sparse_stack', 'GridPositions', 'SparseTransformer']
 
 # %% ../nbs/30_sparse_transformer.ipynb #d405746d
 import math
@@ -17,6 +17,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from fastcore.basics import patch
+from fastcore.meta import delegates
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -28,7 +29,7 @@ from .core import Output, check_sizes, check_tokens, configured
 from .images import Pictures, image_size
 from .positions import check_length
 from .transformer import (
-    Encoder, EncoderLayer, FeedForward, Past, PreNorm)
+    Encoder, EncoderLayer, FeedForward, Past, PreNorm, Scores, nothing, outcome, resume)
 
 # %% ../nbs/30_sparse_transformer.ipynb #7671fdd3
 def _check_stride(l, c=1)->None:
@@ -322,44 +323,22 @@ def init_deep_(stack:nn.Module)->None:
                 W.weight /= math.sqrt(2*len(stack.layers))
 
 # %% ../nbs/30_sparse_transformer.ipynb #9b399ed0
-class SparseLayer(EncoderLayer):
-    "Attention and feed-forward, either recomputed in the backward pass if asked."
-    def __init__(self, d_model:int, n_heads:int, d_ff:int, dropout:float=0.,
-                 wiring=PreNorm, recompute:bool=False, **heads):
-        attn = MultiHeadAttention(d_model, n_heads, bias=True, **heads)
-        ff = FeedForward(d_model, d_ff, act=sigmoid_gelu)
-        super().__init__(d_model, n_heads, d_ff, dropout, wiring, attn, ff)
-        self.recompute = recompute
+class Recomputed(EncoderLayer):
+    "A layer whose sub-layers are computed again in the backward pass."
+    def sub(self, name, x, *args):
+        "One sub-layer and its join."
+        run = super().sub
+        if not (self.training and torch.is_grad_enabled()): return run(name, x, *args)
+        return checkpoint(run, name, x, *args, use_reentrant=False)
 
-    def attended(self, x, past):
-        "The first sub-layer."
-        y,past = self.attn(self.attn_wiring.enter(x), past)
-        return self.attn_wiring.leave(x, y), past
-
-    def fed(self, x):
-        "The second."
-        return self.ff_wiring.leave(x, self.ff(self.ff_wiring.enter(x)))
-
-# %% ../nbs/30_sparse_transformer.ipynb #b1ca8d7f
-@patch
-def forward(self:SparseLayer, x, past=None):
-    "Both sub-layers; in training without a past."
-    if not self.training:
-        x,past = self.attended(x, past)
-        return self.fed(x), past
-    run = partial(checkpoint, use_reentrant=False) if self.recompute else \
-          lambda f,*xs: f(*xs)
-    x = run(lambda x,past: self.attended(x, past)[0], x, past)
-    return run(self.fed, x), None
-
-class SparseStack(Encoder):
-    "Layers whose attention is sparse, several patterns in turns."
-    layer = SparseLayer
-    def __init__(self, d_model, n_layers, n_heads, d_ff, dropout, attends, wiring=PreNorm,
-                 **layer):
-        super().__init__(d_model, n_layers, n_heads, d_ff, dropout, wiring, **layer)
-        for n,l in enumerate(self.layers): l.attn.attend = attends[n % len(attends)]
-        init_deep_(self)
+def sparse_stack(d_model, n_layers, n_heads, d_ff, dropout, attends, recompute, **kwargs):
+    "Layers that attend in turns, started as deep stacks are."
+    attn = [partial(MultiHeadAttention, bias=True, attend=a) for a in attends]
+    stack = Encoder(d_model, n_layers, n_heads, d_ff, dropout, attn=attn,
+                    ff=partial(FeedForward, act=sigmoid_gelu),
+                    layer=Recomputed if recompute else EncoderLayer, **kwargs)
+    init_deep_(stack)
+    return stack
 
 # %% ../nbs/30_sparse_transformer.ipynb #9c52e821
 class GridPositions(nn.Module):
@@ -411,9 +390,9 @@ def _check_pictures(size, n_classes, grid, max_len):
 # %% ../nbs/30_sparse_transformer.ipynb #5c4b0d6e
 class SparseTransformer(Pictures, nn.Module):
     "Deep decoder-only Transformer with factorized attention (Child et al., 2019)."
-    carries_past,loss_weights = False,{}
-    layer_arguments = 'recompute','wiring','d_head','d_value'
+    carries_past,loss_weights,turns = False,{},staticmethod(attends)
     @configured
+    @delegates(Encoder, but=['attn','layer','ff','attend','bias'])
     def __init__(self, vocab_size:int=256, d_model:int=128, n_layers:int=4, n_heads:int=4,
                  d_ff:int=None, dropout:float=0.,
                  max_len:int=None, # default: all of `grid`, or 512
@@ -423,7 +402,9 @@ class SparseTransformer(Pictures, nn.Module):
                  out_std:float=.02, # of the output weight at the start; published: 0
                  size=None, # of pictures: (height, width) or (height, width, channels)
                  n_classes:int=None, # of pictures: one start symbol for each
-                 **layer # recompute, wiring, d_head, d_value
+                 recompute:bool=False, # both sub-layers, in the backward pass
+                 wiring=PreNorm,
+                 **kwargs # of the attention: d_head, d_value
     ):
         super().__init__()
         check_sizes(vocab_size=vocab_size, n_heads=n_heads, max_len=max_len,
@@ -431,8 +412,9 @@ class SparseTransformer(Pictures, nn.Module):
         _check_pictures(size, n_classes, grid, max_len)
         self.vocab_size,self.n_classes,self.size = vocab_size,n_classes,size
         l,c,grid = self.sizes(max_len, stride, summaries, grid)
-        self.layers = SparseStack(d_model, n_layers, n_heads, d_ff, dropout,
-                                  attends(pattern, heads, n_heads, l, c), **layer)
+        turns = self.turns(pattern, heads, n_heads, l, c)
+        self.layers = sparse_stack(d_model, n_layers, n_heads, d_ff, dropout, turns,
+                                   recompute, wiring=wiring, **kwargs)
         self.prepare(d_model, grid, out_std)
 
 # %% ../nbs/30_sparse_transformer.ipynb #008a43f0
@@ -450,7 +432,7 @@ def prepare(self:SparseTransformer, d_model, grid, out_std):
     "Embeddings, positions and output, started as published."
     self.embed = nn.Embedding(self.vocab_size, d_model)
     self.positions = GridPositions(d_model, grid, self.max_len)
-    self.out = nn.Linear(d_model, self.vocab_size, bias=False)
+    self.out = Scores(d_model, self.vocab_size, bias=False)
     parts = [(self.embed, std := .125 * d_model**-.5), (self.out, out_std)]
     if self.n_classes:
         self.classes = nn.Embedding(self.n_classes, d_model)
@@ -468,18 +450,23 @@ def enter(self:SparseTransformer, tokens, start)->Tensor: # [b,t,d]
     first = self.classes((tokens-v).clamp(min=0)) if self.n_classes else 0.
     return torch.where(tokens[...,None] < v, self.embed(tokens.clamp(max=v-1)), first)
 
+@patch(as_prop=True)
+def head(self:SparseTransformer): return self.out
+
 @patch
 def forward(self:SparseTransformer,
     tokens:Tensor, # [b,t], integers
     past:Past=None, # of the stream so far
-    targets:Tensor=None # [b,t]; not used, there are no auxiliary losses
+    targets:Tensor=None, # [b,t]; not used, there are no auxiliary losses
+    cache:bool=True # False: leave nothing behind
 )->Output: # logits [b,t,v]
     "Scores of the token after each position."
-    start,layers,_ = past or Past(0, None)             # a plain tuple will do
+    start,layers,_ = resume(past)
     x = self.positions(self.enter(tokens, start), start)                     # [b,t,d]
-    x,layers = self.layers(x, layers)
-    past = None if self.training else Past(start + tokens.size(1), layers)
-    return Output(self.out(x), past, {})
+    keep = None if cache and not self.training else nothing
+    x,layers,_ = self.layers(x, layers, keep=keep)
+    left = None if keep else Past(start + tokens.size(1), layers)
+    return outcome(self.head, x, left, targets)
 
 # %% ../nbs/30_sparse_transformer.ipynb #d41418de
 sparse_published = {
