@@ -7,10 +7,10 @@ Docs: https://transformer-family.github.io/transformer_family/attention.html.md"
 # %% auto #0
 __all__ = ['full', 'causal', 'masks', 'kernels', 'Span', 'both', 'either', 'window', 'key_padding', 'grid', 'span_mask',
            'shift_span', 'plot_span', 'dense_mask', 'exactly', 'attention_weights', 'open_rows', 'attention', 'KV',
-           'as_kv', 'extend', 'check_batch', 'split_heads', 'merge_heads', 'head_width', 'Heads', 'MultiHeadAttention',
-           'no_source', 'Source', 'SourceKV', 'real_only', 'CrossAttention', 'in_pieces', 'weights_of', 'Seen',
-           'recorded', 'plot_attention', 'Store', 'resolve', 'block_mask', 'flex_attend', 'kernel_attention',
-           'fits_kernel']
+           'Room', 'as_kv', 'extend', 'check_batch', 'split_heads', 'merge_heads', 'head_width', 'Heads',
+           'MultiHeadAttention', 'no_source', 'Source', 'SourceKV', 'real_only', 'CrossAttention', 'in_pieces',
+           'weights_of', 'Seen', 'recorded', 'plot_attention', 'Store', 'resolve', 'block_mask', 'flex_attend',
+           'kernel_attention', 'fits_kernel']
 
 # %% ../nbs/01_attention.ipynb #29c710dc
 import contextlib
@@ -253,13 +253,21 @@ class KV(NamedTuple):
     k:Tensor # [b,h,s,k]
     v:Tensor # [b,h,s,k]
 
+class Room(NamedTuple):
+    "Keys and values in buffers with room for more: a past for one use."
+    k:Tensor # [b,h,s,k], the filled part of its buffer
+    v:Tensor # [b,h,s,k]
+    buffers:tuple # of k and of v, [b,h,limit,k]
+
 def as_kv(past)->KV:
     "A past that holds keys and values; another kind is an error."
+    if isinstance(past, Room): return past
     fits = isinstance(past, (tuple, list)) and len(past) == 2
     if fits and all(isinstance(x, Tensor) and x.ndim == 4 for x in past): return KV(*past)
     raise ValueError(f"past is a {type(past).__name__} that does not hold this layer's "
                      f"keys and values: feed a past back to the model it came from")
 
+# %% ../nbs/01_attention.ipynb #5dff1b40
 def extend(
     past, # KV (or a plain tuple of both), or None at the start
     new:KV # of the next positions
@@ -272,7 +280,17 @@ def extend(
     if (h,k) != (heads,width):
         raise ValueError(f"past has {h} heads of width {k}, the layer {heads} of {width}:"
                          f" feed a past back to the model it came from")
+    if isinstance(past, Room): return _written(past, new)
     return KV(*(torch.cat(p, -2) for p in zip(past, new)))
+
+def _written(past, new):
+    "New keys and values behind those in the buffers, which are written into."
+    s,n = past.k.size(-2), past.k.size(-2) + new.k.size(-2)
+    if n > past.buffers[0].size(-2):
+        return KV(torch.cat([past.k, new.k], -2), torch.cat([past.v, new.v], -2))
+    for buffer,x in zip(past.buffers, new): buffer[...,s:n,:] = x
+    k,v = (buffer[...,:n,:] for buffer in past.buffers)
+    return Room(k, v, past.buffers)
 
 # %% ../nbs/01_attention.ipynb #02a1efe7
 def check_batch(

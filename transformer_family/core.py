@@ -7,7 +7,7 @@ Docs: https://transformer-family.github.io/transformer_family/core.html.md"""
 # %% auto #0
 __all__ = ['KINDS', 'HOMES', 'SIZES', 'FACTORY', 'FITS', 'STYLE', 'Output', 'tree_map', 'did_you_mean', 'find', 'registered',
            'register', 'parameters', 'arguments', 'check_sizes', 'wanted', 'check_types', 'check_arguments', 'make',
-           'configured', 'count_params', 'unwrap', 'check_rate', 'check_tokens', 'new_ax']
+           'configured', 'count_params', 'unwrap', 'uncached', 'check_rate', 'check_tokens', 'new_ax']
 
 # %% ../nbs/00_core.ipynb #2c5219fe
 import inspect
@@ -178,6 +178,7 @@ def _is(*types): return lambda x: isinstance(x, types) and not isinstance(x, boo
 def _makes(x):
     "Is it a factory, or several to be taken in turns?"
     if isinstance(x, (list, tuple)): return len(x) > 0 and all(map(_makes, x))
+    if isinstance(x, partial): x = x.func
     return callable(x) and not isinstance(x, nn.Module)
 
 FITS = {'int': ('an integer', _is(Integral)), 'float': ('a number', _is(Real)),
@@ -292,6 +293,13 @@ def unwrap(
         inner = getattr(model, attr, None)
         if isinstance(inner, nn.Module): return unwrap(inner)
     return model
+
+def uncached(
+    model:nn.Module
+)->dict: # keywords of its call
+    "What a model is told of which nothing is to be left: no cache, if it takes that."
+    takes = inspect.signature(unwrap(model).forward).parameters
+    return {'cache': False} if 'cache' in takes else {}
 
 # %% ../nbs/00_core.ipynb #4eca92d0
 def check_rate(

@@ -109,6 +109,11 @@ def forward(self:EncoderLayer, x, past=None, mask=None, source=None)->tuple:
     x,_,more = self.sub('ff', x)
     return x, past, aux | more
 
+@patch
+def state(self:EncoderLayer, out)->Tensor: # [b,t,d]
+    "The hidden state in what a call returned; what `recorded` notes of a layer."
+    return self.ff_wiring.joined(out[0])
+
 # %% ../nbs/03_transformer.ipynb #c7cdd2cc
 class DecoderLayer(EncoderLayer):
     "Masked self-attention, attention to the encoder, feed-forward (Vaswani et al., 3.1)."
