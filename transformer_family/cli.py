@@ -8,7 +8,7 @@ Docs: https://transformer-family.github.io/transformer_family/cli.html.md"""
 __all__ = ['MENDABLE', 'learned', 'RUN', 'MAYBE', 'at_prompt', 'sentence', 'one_sentence', 'tfam_models', 'number', 'settings',
            'pick_device', 'typed_value', 'typed_arguments', 'new_folder', 'refuse', 'TextRun', 'fresh', 'PairsRun',
            'ImageRun', 'check_same_data', 'make_learner', 'stop_gently', 'lines_for_bars', 'fit', 'figures', 'seeded',
-           'write_sample', 'write_plot', 'write_figure', 'show_spans', 'translation_figures', 'drawn', 'draws',
+           'write_sample', 'write_plot', 'write_figure', 'show_spans', 'translation_figures', 'picture_grid', 'draws',
            'kind_of', 'start_run', 'check_run', 'continue_run', 'tfam_train', 'input_lines', 'draw_pictures',
            'tfam_generate', 'evaluate_pairs', 'evaluate_pictures', 'tfam_eval']
 
@@ -448,7 +448,7 @@ def report(self:PairsRun, learn):
     print(f'\n{folder} is done; it translates lines: tfam-generate {folder} < lines.txt')
 
 # %% ../nbs/70_cli.ipynb #34084bd0
-def drawn(model, n, data, **kwargs)->tuple: # pictures, columns of their grid
+def picture_grid(model, n, data, **kwargs)->tuple: # pictures, columns of their grid
     "Samples; where pictures are given, each between its source and the original."
     if model.source is None: return sample_images(model, n, **kwargs), None
     x = image_set(data).test.x
@@ -471,7 +471,8 @@ def report(self:ImageRun, learn):
               unigram_entropy(test.x.flatten()), 'trained': bits_per_dim(model, test)}
     for name,bits in levels.items(): print(f'{name:>16}: {bits:6.3f} bits per dim')
     write_plot(learn.checkpoint.rows, levels, folder/'loss.png', 'dim')
-    images,columns = drawn(model, 36, run['data'], generator=seeded(model, run['seed']))
+    g = seeded(model, run['seed'])
+    images,columns = picture_grid(model, 36, run['data'], generator=g)
     write_png_grid(folder/'samples.png', images, columns=columns, zoom=4,
                    n_values=model.n_values)
     print(f'\n{folder} is done, and samples.png in it; more: tfam-generate {folder}')
@@ -624,7 +625,7 @@ def draw_pictures(model, run, n, out, data=None, **kwargs):
         raise ValueError(f"{run} does not say what pictures it was trained on: name some "
                          f"with --data")
     n = 64 if n is None else n
-    images,columns = drawn(model, n, data, **kwargs)
+    images,columns = picture_grid(model, n, data, **kwargs)
     write_png_grid(path, images, columns=columns, n_values=model.n_values, zoom=4)
     print(f'{n} pictures in {path}')
 

@@ -6,8 +6,8 @@ Docs: https://transformer-family.github.io/transformer_family/images.html.md"""
 
 # %% auto #0
 __all__ = ['ImageSize', 'image_size', 'check_images', 'grid_positions', 'PixelEmbedding', 'PixelProjection', 'Pictures',
-           'Categorical', 'bins', 'logistics', 'log_bin', 'draw_logistics', 'Logistics', 'JointLogistics', 'divides',
-           'shrink', 'ImageLoader', 'bits_per_dim', 'check_shades', 'image_grid', 'write_png_grid']
+           'Categorical', 'bins', 'logistics', 'log_bin', 'draw_logistics', 'Logistics', 'divides', 'shrink',
+           'ImageLoader', 'bits_per_dim', 'check_shades', 'image_grid', 'write_png_grid', 'JointLogistics']
 
 # %% ../nbs/09_images.ipynb #5ad5f15e
 import io
@@ -313,66 +313,6 @@ class Logistics(Head, nn.Module):
     def forward(self, x): return logistics(*self.parameters_of(x), self.n_values)
     def _cost(self, x, y): return _costs(y, *self.parameters_of(x), self.n_values)
 
-# %% ../nbs/09_images.ipynb #65e8bd63
-class JointLogistics(nn.Module):
-    "A mixture of logistics over the channels of a pixel (Salimans et al., 2017)."
-    structured = True
-    def __init__(self, d_model:int, n_values:int, channels:int=3, n_mixtures:int=10,
-                 least:float=-7.):
-        super().__init__()
-        check_sizes(channels=channels, n_mixtures=n_mixtures)
-        bins(n_values, torch.empty(0)); m,C = n_mixtures,channels            # 2 or more
-        self.n_values,self.channels,self.least = n_values,channels,least
-        self.parts = m, C*m, C*m, C*(C-1)//2*m
-        self.W = nn.Linear(d_model, sum(self.parts))
-        means = torch.linspace(-1, 1, m).repeat(C)
-        start = torch.cat([means, torch.full_like(means, -2.)])
-        self.W.bias.data[m:] = F.pad(start, (0, self.parts[-1]))
-
-    def parameters_of(self, x:Tensor)->tuple: # [b,n,m], then three of [b,n,…,m]
-        "log π; μ and log s of each channel; coefficients, row by row."
-        log_pi,*rest = _projected(x, self.W).split(self.parts, -1)
-        m = log_pi.size(-1)
-        mu,log_s,mix = (p.unflatten(-1, (p.size(-1)//m, m)) for p in rest)
-        return log_pi.log_softmax(-1), mu, log_s.clamp(min=self.least), mix.tanh()
-
-# %% ../nbs/09_images.ipynb #2a935181
-@patch
-def conditionals(self:JointLogistics,
-    x:Tensor, # [b,n,d]
-    values:Tensor # [b,n,c]; a channel depends on those before it
-)->tuple: # log π, μ and log s of every channel: [b,n,c,m]
-    "Each channel's mixture, given the values of the channels before it."
-    log_pi,mu,log_s,mix = self.parameters_of(x)
-    at,means,k = bins(self.n_values, mu)[0][values][...,None], [mu[...,0,:]], 0
-    for c in range(1, self.channels):
-        means.append(mu[...,c,:] + (mix[...,k:k+c,:] * at[...,:c,:]).sum(-2)); k += c
-    mu = torch.stack(means, -2)
-    before = log_bin(values[...,:-1], mu[...,:-1,:], log_s[...,:-1,:], self.n_values)
-    log_pi = log_pi[...,None,:] + F.pad(before.cumsum(-2), (0,0,1,0))
-    return log_pi.log_softmax(-1), mu, log_s
-
-# %% ../nbs/09_images.ipynb #ab488774
-@patch
-def logits(self:JointLogistics, x, values)->Tensor: # [b,n,c,v]
-    "Scores of every channel's values, given the channels before it."
-    return logistics(*self.conditionals(x, values), self.n_values)
-
-@patch
-def nll(self:JointLogistics, x, values, targets=None)->Tensor: # [b,n,c]
-    "−log P of each channel given those before it; the sum is that of the pixel."
-    targets = values if targets is None else targets
-    return _costs(targets, *self.conditionals(x, values), self.n_values)
-
-@patch
-def draw(self:JointLogistics, x, generator=None)->Tensor: # [b,n,c], values
-    "Draw pixels, channel after channel."
-    values = torch.zeros(*x.shape[:-1], self.channels, dtype=torch.long, device=x.device)
-    for c in range(self.channels):
-        parts = (p[...,c,:] for p in self.conditionals(x, values))
-        values[...,c] = draw_logistics(*parts, self.n_values, generator)
-    return values
-
 # %% ../nbs/09_images.ipynb #77c13723
 def divides(
     small, # (height, width), or anything else
@@ -496,3 +436,63 @@ def write_png_grid(
     buf = io.BytesIO()
     Image.fromarray(image_grid(images, **kwargs)).save(buf, 'png')
     return write_atomic(path, buf.getvalue())
+
+# %% ../nbs/09_images.ipynb #65e8bd63
+class JointLogistics(nn.Module):
+    "A mixture of logistics over the channels of a pixel (Salimans et al., 2017)."
+    structured = True
+    def __init__(self, d_model:int, n_values:int, channels:int=3, n_mixtures:int=10,
+                 least:float=-7.):
+        super().__init__()
+        check_sizes(channels=channels, n_mixtures=n_mixtures)
+        bins(n_values, torch.empty(0)); m,C = n_mixtures,channels            # 2 or more
+        self.n_values,self.channels,self.least = n_values,channels,least
+        self.parts = m, C*m, C*m, C*(C-1)//2*m
+        self.W = nn.Linear(d_model, sum(self.parts))
+        means = torch.linspace(-1, 1, m).repeat(C)
+        start = torch.cat([means, torch.full_like(means, -2.)])
+        self.W.bias.data[m:] = F.pad(start, (0, self.parts[-1]))
+
+    def parameters_of(self, x:Tensor)->tuple: # [b,n,m], then three of [b,n,…,m]
+        "log π; μ and log s of each channel; coefficients, row by row."
+        log_pi,*rest = _projected(x, self.W).split(self.parts, -1)
+        m = log_pi.size(-1)
+        mu,log_s,mix = (p.unflatten(-1, (p.size(-1)//m, m)) for p in rest)
+        return log_pi.log_softmax(-1), mu, log_s.clamp(min=self.least), mix.tanh()
+
+# %% ../nbs/09_images.ipynb #2a935181
+@patch
+def conditionals(self:JointLogistics,
+    x:Tensor, # [b,n,d]
+    values:Tensor # [b,n,c]; a channel depends on those before it
+)->tuple: # log π, μ and log s of every channel: [b,n,c,m]
+    "Each channel's mixture, given the values of the channels before it."
+    log_pi,mu,log_s,mix = self.parameters_of(x)
+    at,means,k = bins(self.n_values, mu)[0][values][...,None], [mu[...,0,:]], 0
+    for c in range(1, self.channels):
+        means.append(mu[...,c,:] + (mix[...,k:k+c,:] * at[...,:c,:]).sum(-2)); k += c
+    mu = torch.stack(means, -2)
+    before = log_bin(values[...,:-1], mu[...,:-1,:], log_s[...,:-1,:], self.n_values)
+    log_pi = log_pi[...,None,:] + F.pad(before.cumsum(-2), (0,0,1,0))
+    return log_pi.log_softmax(-1), mu, log_s
+
+# %% ../nbs/09_images.ipynb #ab488774
+@patch
+def logits(self:JointLogistics, x, values)->Tensor: # [b,n,c,v]
+    "Scores of every channel's values, given the channels before it."
+    return logistics(*self.conditionals(x, values), self.n_values)
+
+@patch
+def nll(self:JointLogistics, x, values, targets=None)->Tensor: # [b,n,c]
+    "−log P of each channel given those before it; the sum is that of the pixel."
+    targets = values if targets is None else targets
+    return _costs(targets, *self.conditionals(x, values), self.n_values)
+
+@patch
+def draw(self:JointLogistics, x, generator=None)->Tensor: # [b,n,c], values
+    "Draw pixels, channel after channel."
+    values = torch.zeros(*x.shape[:-1], self.channels, dtype=torch.long, device=x.device)
+    for c in range(self.channels):
+        parts = (p[...,c,:] for p in self.conditionals(x, values))
+        values[...,c] = draw_logistics(*parts, self.n_values, generator)
+    return values
