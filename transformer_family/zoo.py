@@ -10,7 +10,6 @@ __all__ = ['models', 'language_models', 'translators', 'shaw', 'presets', 'paper
 
 # %% ../nbs/60_zoo.ipynb #b7a4ad88
 from contextlib import nullcontext
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -53,7 +52,7 @@ class Preset(NamedTuple):
     config:dict # arguments
     doc:str # what it is
 
-shaw = dict(attn=partial(ShawAttention, clip=16), positions=NoPositions)
+shaw = dict(attn=ShawAttention, positions=NoPositions)      # distances, clipped at 16
 presets = {'transformer_shaw': Preset('transformer', shaw,
            "Decoder-only Transformer that knows distances up to 16 (Shaw et al., 2018).")}
 language_models.insert(1, 'transformer_shaw')
