@@ -304,7 +304,7 @@ def _head(output, *sizes):
 # %% ../nbs/22_image_transformer.ipynb #6f73c78f
 class ImageTransformer(Pictures, nn.Module):
     "Transformer with local attention over pictures (Parmar et al., 2018)."
-    carries_past,loss_weights,exempt = False,{},frozenset()
+    carries_past,loss_weights,exempt = False,{},frozenset({'padding'})
     stack,embedding,together = Encoder,PixelEmbedding,()   # a head scores one value
     @configured
     @delegates(Encoder, but=['attn','layer','ff','attend'])

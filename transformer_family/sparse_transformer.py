@@ -390,7 +390,8 @@ def _check_pictures(size, n_classes, grid, max_len):
 # %% ../nbs/30_sparse_transformer.ipynb #5c4b0d6e
 class SparseTransformer(Pictures, nn.Module):
     "Deep decoder-only Transformer with factorized attention (Child et al., 2019)."
-    carries_past,loss_weights,turns = False,{},staticmethod(attends)
+    carries_past,loss_weights,exempt = False,{},frozenset({'padding'})
+    turns = staticmethod(attends)
     @configured
     @delegates(Encoder, but=['attn','layer','ff','attend','bias'])
     def __init__(self, vocab_size:int=256, d_model:int=128, n_layers:int=4, n_heads:int=4,
@@ -400,18 +401,13 @@ class SparseTransformer(Pictures, nn.Module):
                  stride:int=None, summaries:int=None, # default: a row or √L; stride / 4
                  grid=None, # positions as a shape; default: rows of `stride`
                  out_std:float=.02, # of the output weight at the start; published: 0
-                 size=None, # of pictures: (height, width) or (height, width, channels)
-                 n_classes:int=None, # of pictures: one start symbol for each
                  recompute:bool=False, # both sub-layers, in the backward pass
-                 wiring=PreNorm,
-                 **kwargs # of the attention: d_head, d_value
-    ):
+                 size=None, n_classes:int=None, # of pictures; a start symbol a class
+                 wiring=PreNorm, **kwargs): # of the attention: d_head, d_value
         super().__init__()
-        check_sizes(vocab_size=vocab_size, n_heads=n_heads, max_len=max_len,
-                    n_classes=n_classes)
-        _check_pictures(size, n_classes, grid, max_len)
-        self.vocab_size,self.n_classes,self.size = vocab_size,n_classes,size
-        l,c,grid = self.sizes(max_len, stride, summaries, grid)
+        check_sizes(vocab_size=vocab_size, n_heads=n_heads)
+        self.vocab_size,self.n_classes = vocab_size,n_classes
+        l,c,grid = self.sizes(size, max_len, stride, summaries, grid)
         turns = self.turns(pattern, heads, n_heads, l, c)
         self.layers = sparse_stack(d_model, n_layers, n_heads, d_ff, dropout, turns,
                                    recompute, wiring=wiring, **kwargs)
@@ -419,10 +415,12 @@ class SparseTransformer(Pictures, nn.Module):
 
 # %% ../nbs/30_sparse_transformer.ipynb #008a43f0
 @patch
-def sizes(self:SparseTransformer, max_len, stride, summaries, grid)->tuple:
+def sizes(self:SparseTransformer, size, max_len, stride, summaries, grid)->tuple:
     "Stride, summaries and grid; that of pictures is their own."
-    if self.size is not None:
-        self.size = image_size(self.size)
+    check_sizes(max_len=max_len, n_classes=self.n_classes)
+    _check_pictures(size, self.n_classes, grid, max_len)
+    if size is not None:
+        self.size = image_size(size)
         grid = self.size if self.size.channels > 1 else self.size[:2]
     self.max_len = max_len or math.prod(grid or [512])
     return _grid_sizes(self.max_len, stride, summaries, grid)
@@ -452,6 +450,9 @@ def enter(self:SparseTransformer, tokens, start)->Tensor: # [b,t,d]
 
 @patch(as_prop=True)
 def head(self:SparseTransformer): return self.out
+
+@patch(as_prop=True)
+def structured_output(self:SparseTransformer): return self.head.structured
 
 @patch
 def forward(self:SparseTransformer,

@@ -223,6 +223,10 @@ contract = {
     'compiling': 'it compiles as one graph, with the same logits',
     'precision': 'in float64 every number is float64',
     'refusals': 'tokens that are floats, out of range, too many or none get a sentence',
+    'padding': 'padded rows give what each gives alone, on either side and cached',
+    'weights': 'recorded weights are those it sums by; recording leaves nothing behind',
+    'uncached': 'without a cache the logits are the same and nothing is left behind',
+    'nll': 'the costs of targets are those of its logits',
 }
 
 # %% ../nbs/60_zoo.ipynb #41dc9c9d
