@@ -7,7 +7,8 @@ Docs: https://transformer-family.github.io/transformer_family/reformer.html.md""
 # %% auto #0
 __all__ = ['PADDING', 'reformer_published', 'lsh_rotations', 'lsh_buckets', 'Sets', 'lsh_sets', 'Stretch', 'Hashed', 'unit',
            'lsh_attention', 'Sub', 'ReversibleBlock', 'reversible', 'chunked', 'ChunkedFeedForward', 'Reversible',
-           'SharedQK', 'LSHAttention', 'lsh_step', 'AxialPositions', 'window_attend', 'ReversibleLayer', 'Reformer']
+           'SharedQK', 'LSHAttention', 'lsh_step', 'AxialPositions', 'window_attend', 'BothStreams', 'ReversibleLayer',
+           'Reformer']
 
 # %% ../nbs/31_reformer.ipynb #eaf09caa
 import math
@@ -418,11 +419,10 @@ class ChunkedFeedForward(FeedForward):
 # %% ../nbs/31_reformer.ipynb #40622861
 class Reversible(PreNorm):
     "(a, b) to (b, a + f(LayerNorm(b))): attention and feed-forward are one block."
-    streams = 2
     def enter(self, x): return self.norm(x[1])
     def leave(self, x, y): return x[1], x[0] + self.dropout(y)
     def split(self, x): return x, x
-    def joined(self, x): return torch.cat(x, -1)
+    def joined(self, x): return (x[0] + x[1]) / 2
 
     def run(self, layers, x, pasts, masks, source, keep):
         "Without stored activations, if no past is to be used or left."
@@ -628,11 +628,16 @@ def window_attend(q, k, v, span=None, bias=None, dropout_p=0., n:int=128):
     "Local attention as a layer's `attend`."
     return local_attention(q, k, v, n, dropout_p=dropout_p)
 
+class BothStreams(Reversible):
+    "Both streams are read, side by side, as in the official Reformer."
+    streams = 2
+    def joined(self, x): return torch.cat(x, -1)
+
 class ReversibleLayer(EncoderLayer):
     "A layer whose wirings f and g hold the attention and the feed-forward network."
     @delegates(EncoderLayer)
     def __init__(self, d_model:int, n_heads:int, d_ff:int, dropout:float=0.,
-                 wiring=Reversible, **kwargs):
+                 wiring=BothStreams, **kwargs):
         super().__init__(d_model, n_heads, d_ff, dropout, wiring, **kwargs)
         for name,part in (('f','attn'), ('g','ff')):
             self.add_module(name, self._modules.pop(f'{part}_wiring'))
