@@ -22,7 +22,7 @@ from fastcore.basics import patch
 from torch import Tensor, nn
 
 from .attention import _wide, exactly
-from .core import check_sizes, check_tokens, unwrap
+from .core import check_sizes, check_tokens, uncached, unwrap
 from .data import Images
 from .positions import check_length, sinusoids
 from .training import asked, costs, evaluating, write_atomic
@@ -384,7 +384,7 @@ def bits_per_dim(
     with evaluating(model):
         for k in torch.arange(len(parts[0])).split(bs):
             *xs,targets = (t.to(device) for t in batch(*(p[k] for p in parts)))
-            out = model(*xs, **asked(model, targets))
+            out = model(*xs, **asked(model, targets), **uncached(model))
             total += costs(out, targets).sum().double(); n += targets.numel()
     return total.item() / n / math.log(2)
 
