@@ -254,14 +254,6 @@ def layer_masks(self:RelativeAttention, layers, mask, x, past):
     "Every layer gets the span itself: tiles want a window's number."
     return [mask]*len(layers)
 
-# %% ../nbs/20_transformer_xl.ipynb #c0669d14
-@patch
-def weights(self:RelativeAttention, x, past=None, mask=causal, source=None):
-    "The weights [b,h,t,s] of a call."
-    q,k,_,_ = self.project(x, past); s = k.size(-2)
-    r = self.relative_keys(s)[:,:-1]
-    return relative_weights(q, k, r, self.u, self.v, mask)
-
 # %% ../nbs/20_transformer_xl.ipynb #78cb546d
 def _tail(x, n):
     "The last n positions of x in memory of their own."
@@ -476,6 +468,14 @@ def fused_attention(
     out = attention(Q, K, V, past_only(span, q, k), scale=d_head**-.5,
                     dropout_p=dropout_p)
     return out[...,:d_head]
+
+# %% ../nbs/20_transformer_xl.ipynb #c0669d14
+@patch
+def weights(self:RelativeAttention, x, past=None, mask=causal, source=None):
+    "The weights [b,h,t,s] of a call."
+    q,k,_,_ = self.project(x, past); s = k.size(-2)
+    r = self.relative_keys(s)[:,:-1]
+    return relative_weights(q, k, r, self.u, self.v, mask)
 
 # %% ../nbs/20_transformer_xl.ipynb #feddcff9
 _at_once = 2**25                     # scores that exist at one time
