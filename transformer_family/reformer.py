@@ -684,9 +684,9 @@ class Reformer(nn.Module):
         self.embed = nn.Embedding(vocab_size, d_model)
         nn.init.normal_(self.embed.weight, std=.02)
         self.positions = AxialPositions(d_model, max_len, columns, d_row)
-        if n_buckets is None: n_buckets = _n_buckets(max_len, chunk)
+        n = _n_buckets(max_len, chunk) if n_buckets is None else n_buckets
         attns = _attentions(layers, n_layers, d_model, n_heads, d_head, seed, window,
-                            chunk, n_hashes, n_buckets, within, duplicates)
+                            chunk, n_hashes, n, within, duplicates)
         stack = Encoder(d_model, n_layers, n_heads, d_ff, dropout, attns, ReversibleLayer,
                         ff=partial(ChunkedFeedForward, n_chunks=ff_chunks))
         self.layers,self.norm = stack.layers,stack.norm
@@ -695,6 +695,7 @@ class Reformer(nn.Module):
 # %% ../nbs/31_reformer.ipynb #6dc7da30
 Reformer.stack = Encoder.forward              # the model is its own stack
 Reformer.wiring,Reformer.pasts = Encoder.wiring,Encoder.pasts
+Reformer.exempt = frozenset({'padding'})      # of the contract; see In depth
 
 @patch(as_prop=True)
 def head(self:Reformer):
