@@ -257,7 +257,7 @@ def extend(
 )->KV: # of all of them
     "Append keys and values to those of the past."
     if past is None: return new
-    past = KV(*past[:2])                            # fastai makes it a plain tuple
+    past = KV(past[0], past[1])                     # fastai makes it a plain tuple
     if past.k.size(0) != new.k.size(0):
         raise ValueError(f"past belongs to a batch of {past.k.size(0)}, the tokens "
                          f"to one of {new.k.size(0)}: feed a past back to the batch it "
