@@ -337,6 +337,7 @@ def _tile_grads(A, g, V, D, drop):
     dV = (A if drop is None else A*drop).mT @ g
     return dV, dS.sub_(D).mul_(A)
 
+# %% ../nbs/08_blocks.ipynb #b4a20539
 def _backward(g, glse, q, k, v, y, lse, weights, params, data, call):
     "Gradients of queries, keys, values and parameters, tile by tile."
     tiles,cache,inputs = [*call.tiling.tiles(q, k, *data)], {}, (q, k, v, *params)
