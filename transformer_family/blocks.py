@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import List, NamedTuple, Tuple
 
 import torch
+import torch.nn.functional as F
 from fastcore.basics import patch
 from torch import Tensor
 
@@ -212,10 +213,9 @@ def _covered(tiles, t, s)->bool:
         if not (p.rows.stop <= t and p.keys.stop <= s):
             raise ValueError(f"a tile lies in {t} queries and {s} keys, got queries up "
                              f"to {p.rows.stop} and keys up to {p.keys.stop}")
-        if 1 in seen[p.rows] and not p.again:
-            twice = range(t)[p.rows][seen[p.rows].index(1)]
-            raise ValueError(f"query {twice} is in two tiles: give its keys to one of "
-                             f"them, or say again=True in the later one")
+        if (i := seen[p.rows].find(1)) >= 0 and not p.again:
+            raise ValueError(f"query {range(t)[p.rows][i]} is in two tiles: give its "
+                             f"keys to one, or say again=True in the later one")
         seen[p.rows] = b'\1' * len(seen[p.rows])
     return 0 not in seen
 
@@ -233,12 +233,6 @@ class _Call(NamedTuple):
         parts = self.score.part(tile, at, *params)
         q,k = _wide(tile.queries(q))*self.scale, _wide(tile.windows(k))
         return q, k, [*map(_wide, parts)]
-
-    def fits(self, q, k, v, save):
-        "Can PyTorch's fused kernel compute the tiles of one block?"
-        return _flash and q.device.type == 'cpu' and save != 'weights' \
-            and type(self.score).__call__ is Score.__call__ and self.dice is None \
-            and q.size(-1) == v.size(-1) and all(x.stride(-1) == 1 for x in (q, k, v))
 
     def scores(self, tile, q, k, parts, cache):
         "Scores [b,h,c,B,W], −inf where the tile does not allow."
@@ -283,28 +277,14 @@ def _merged(tile, Y, ends, AV, tops):
     return Y.add_(AV.mul_((tops-both).exp())), both
 
 # %% ../nbs/08_blocks.ipynb #7bf9a8b1
-_flash = getattr(torch.ops.aten, '_scaled_dot_product_flash_attention_for_cpu', None)
-
-def _wall(tile, x, cache):
-    "What a tile of one block adds to its scores, and the rows without keys."
-    mask = getattr(tile, 'mask', None)
-    banded = isinstance(tile, Tile) and mask is None
-    if banded and not tile.cuts(): return None, None
-    key = (*tile[2:5], *tile.shape) if banded else None
-    if key is None or key not in cache:
-        S = x.new_zeros(1, 1, *tile.shape) if mask is None else \
-            x.new_zeros(*mask.shape[:2], *tile.shape)
-        tile.hide(S, cache)
-        cache[key] = S[:,:,0], S.amax(-1, keepdim=True) == -math.inf
-    return cache[key]
-
-def _fused(tile, q, k, v, bias, cache):
-    "Weighted sums of values and log-sum-exps of a tile, by the fused kernel."
-    wall,none = _wall(tile, q, cache)
-    if bias is not None: tile.hide(bias, cache); wall = bias[:,:,0]
-    y,lse = _flash(q[:,:,0], k[:,:,0], v[:,:,0], attn_mask=wall, scale=1.)
-    y,lse = y[:,:,None], lse[:,:,None,:,None]
-    return y, lse if none is None else lse.masked_fill(none, _least(lse))
+def _fused(tile, k, v, q, bias, cache):
+    "Weighted sums of values by PyTorch's fused kernel, for a tile of one block."
+    if bias is None:
+        mask = getattr(tile, 'mask', None)
+        bias = q.new_zeros(*((1,1) if mask is None else mask.shape[:2]), *tile.shape)
+    tile.hide(bias, cache)
+    q,k,v,bias = (x[:,:,0] for x in (q, k, v, bias))
+    return F.scaled_dot_product_attention(q, k, v, bias, scale=1.)[:,:,None]
 
 # %% ../nbs/08_blocks.ipynb #87ae1063
 def _forward(q, k, v, params, data, call, save):
@@ -314,16 +294,16 @@ def _forward(q, k, v, params, data, call, save):
     y = v.new_empty(*q.shape[:-1], v.size(-1))                            # [b,h,t,k]
     lse = _wide(q[...,:0]).new_empty(*q.shape[:-1], 1)                    # [b,h,t,1]
     if not _covered(tiles, q.size(2), k.size(2)): y.zero_(); lse.fill_(_least(lse))
-    fits = call.fits(q, k, v, save)
+    terms = type(call.score).__call__ is Score.__call__       # not a score of its own
+    fits = terms and not (save or call.dice or q.is_cuda)
     for tile,at,(Q,K,V,Y,ends) in _steps(tiles, q, k, v, y, lse):
         Q,K,parts = call.inputs(tile, at, Q, K, params); V = _wide(tile.windows(V))
         if fits and tile.shape[0] == 1:
-            Q,bias = call.score.terms(Q, tile, *parts)
-            AV,tops = _fused(tile, Q, K, V, bias, cache)
-        else:
-            S = call.scores(tile, Q, K, parts, cache)
-            AV,tops,A = _averaged(S, V, call, save == 'weights')
-            if save == 'weights': weights.append(A)
+            tile.put(Y, _fused(tile, K, V, *call.score.terms(Q, tile, *parts), cache))
+            continue
+        S = call.scores(tile, Q, K, parts, cache)
+        AV,tops,A = _averaged(S, V, call, save == 'weights')
+        if save == 'weights': weights.append(A)
         if _again(tile): AV,tops = _merged(tile, Y, ends, AV, tops)
         if save == 'lse': tile.put(ends, tops)
         tile.put(Y, AV)
