@@ -158,7 +158,7 @@ def forward(self:CharacterTransformer,
     past,t = resume(past),tokens.size(1)
     real = real_tokens(tokens, mask, past)
     x = self.embed(tokens.long()), places(real, past.position, t)        # [b,t,d], where
-    if targets is not None: check_targets(x[0], targets)
+    if targets is not None: check_targets(x[0], targets, self.vocab_size)
     keep = nothing if self.training or not cache else None
     x,layers,aux = self.layers(x, past.layers, real_only(causal, real, t), keep=keep)
     left = None if keep else Past(past.position + t, layers, real)
