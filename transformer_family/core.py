@@ -63,7 +63,6 @@ HOMES = {                       # name -> kind, module it lives in
 HOMES |= {
     'PostNorm': ('wiring', 'transformer'),
     'PreNorm': ('wiring', 'transformer'),
-    'Reversible': ('wiring', 'reformer'),
     'SinusoidalPositions': ('positions', 'positions'),
     'LearnedPositions': ('positions', 'positions'),
     'NoPositions': ('positions', 'positions'),
