@@ -56,6 +56,7 @@ HOMES = {                       # name -> kind, module it lives in
     'DynamicSpanTransformer': ('model', 'adaptive_span'),
     'ImageTransformer': ('model', 'image_transformer'),
     'ImageToImage': ('model', 'image_transformer'),
+    'PixelTransformer': ('model', 'image_transformer'),
     'SparseTransformer': ('model', 'sparse_transformer'),
     'Reformer': ('model', 'reformer'),
     'UniversalTransformerLM': ('model', 'universal_transformer'),
@@ -78,6 +79,7 @@ HOMES |= {
     'sigmoid_gelu': ('activation', 'sparse_transformer'),
     'Categorical': ('output', 'images'),
     'Logistics': ('output', 'images'),
+    'JointLogistics': ('output', 'images'),
     'CrossAttention': ('attention', 'attention'),
     'TanhCell': ('cell', 'adaptive_computation'),
     'GRUCell': ('cell', 'adaptive_computation'),
@@ -87,6 +89,7 @@ HOMES |= {
     'Past': ('past', 'transformer'),
     'RelKV': ('past', 'transformer_xl'),
     'ImagePast': ('past', 'image_transformer'),
+    'PixelPast': ('past', 'image_transformer'),
     'SharedQK': ('past', 'reformer'),
     'ACTPast': ('past', 'adaptive_computation'),
 }

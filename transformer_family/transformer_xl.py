@@ -87,9 +87,9 @@ class RelativeScore(Score):
         h = at[1]
         return r[h,r.size(1)-tile.shape[2]-1:], u[h,None,None], v[h,None,None]
 
-    def __call__(self, q, k, tile, r, u, v):
+    def terms(self, q, tile, r, u, v):
         X = torch.einsum('bhcik,hjk->bhcij', q+v, r)                   # [b,h,1,B,W+1]
-        return ((q+u) @ k.mT).add_(_shift_view(X))
+        return q+u, _shift_view(X)
 
     def vjp(self, dS, q, k, tile, r, u, v):
         dX = _unshifted(dS)
@@ -120,10 +120,9 @@ def shifted_attention(
     span = past_only(span, q, k)
     if q.size(-2) == 1: return _one_query(q, k, v, r, uv, span, dropout_p)
     n = span.n if isinstance(span, window) else Window.n
-    tiling = Window(n, 0, 128 if torch.is_grad_enabled() else 64)     # the faster of each
     params = r, *(_wide(x)*q.size(-1)**-.5 for x in uv)
     data = [span] if isinstance(span, Tensor) else []
-    return tiled_attention(q, k, v, tiling, RelativeScore(), params, data,
+    return tiled_attention(q, k, v, Window(n, 0, 128), RelativeScore(), params, data,
                            dropout_p=dropout_p, keep=keep)
 
 def _one_query(q, k, v, r, uv, span, dropout_p):
@@ -356,7 +355,7 @@ def forward(self:AdaptiveSoftmax, tokens:Tensor)->Tensor: # [b,t] to [b,t,d]
 def _parts(self:AdaptiveSoftmax):
     "Projection, table, biases: of the head, where each cluster is a word, then of each."
     biases = [self.bias[a:b] for a,b in pairwise(self.ends)]
-    if self.up: tables,down = [*self.tables], [self.head, *self.up[1:]]
+    if self.up: tables,down = [*self.tables], [self.head, *[*self.up][1:]]
     else:
         tables = [*self.tables[0].split([len(b) for b in biases])]
         down = [None]*len(biases)
@@ -412,7 +411,7 @@ def forward(self:TransformerXL,
     "Scores of the next tokens, or costs of the targets; the next segment's memory."
     check_tokens(tokens, self.vocab_size)
     past,t = resume(past),tokens.size(1)
-    real = real_tokens(tokens, mask, past._replace(position=remembered(past)))
+    real = real_tokens(tokens, mask, Past(remembered(past), None, past.mask))
     x = self.dropout(self.embed(tokens))                                     # [b,t,d]
     keep = partial(keep_last, n=self.mem_len, t=t, real=real) if cache else nothing
     x,layers,_ = self.layers(x, past.layers, real_only(self.span, real, t), keep=keep)
