@@ -268,10 +268,10 @@ def packed(self:Recurrence, x, S, pasts, mask, source, keep)->tuple: # [b,t,d]; 
         left.append(past if keep is None else keep(past))
     return at.out, tuple(left), Ponder(at.steps, at.rest)
 
-# %% ../nbs/40_universal_transformer.ipynb #ec82cfc9
+# %% ../nbs/40_universal_transformer.ipynb #ad6ebe4c
 class UniversalTransformerLM(nn.Module):
     "Decoder-only Universal Transformer (Dehghani et al., 2019)."
-    carries_past,exempt = False,frozenset({'weights'})             # see In depth
+    carries_past,exempt = False,frozenset({'weights','uncached'})  # see In depth
     head,structured_output = TransformerLM.head,TransformerLM.structured_output
     @configured
     @delegates(Recurrence, but=['layer','ff','attn','attend'])
