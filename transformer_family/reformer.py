@@ -192,8 +192,7 @@ class Hashed(Tiling):
 # %% ../nbs/31_reformer.ipynb #8bc85b1e
 def unit(x):
     "Vectors of length 1, or 0."
-    x_ = _wide(x)
-    return (x_ / x_.norm(dim=-1, keepdim=True).clamp(min=1e-6)).to(x.dtype)
+    return F.normalize(_wide(x), dim=-1, eps=1e-6).to(x.dtype)
 
 def lsh_attention(
     q:Tensor, # [b,h,t,k], queries and, at unit length, keys
@@ -287,8 +286,7 @@ def reversible(
     params,names = {id(p): p for sub in subs for p in _params(sub)}, []
     a,b,*aux = _Reversible.apply([*subs], names, len(source), *x, *source,
                                  *params.values())
-    aux = iter(aux)
-    return (a, b), [{n: next(aux) for n in each} for each in names]
+    return (a, b), [{n: aux.pop(0) for n in each} for each in names]
 
 # %% ../nbs/31_reformer.ipynb #dc784c2e
 def _steps(subs, x, source, run):
@@ -440,8 +438,8 @@ def _subs(layer, mask, source):
     if 'cross' not in layer.names: no_source(layer.attn, source)
     for name in layer.names:
         run = partial(_added, layer, name, mask, source and source.mask)
-        parts = getattr(layer, name), getattr(layer, f'{name}_wiring')
-        yield Sub(run, parts, looks=name == 'cross')
+        wiring = getattr(layer, f'{name}_wiring')
+        yield Sub(run, (getattr(layer, name), wiring), looks=name == 'cross')
 
 def _added(layer, name, mask, src_mask, z, *source):
     "What a sub-layer adds to a stream, and its aux."
