@@ -173,7 +173,7 @@ def masks(self:EncoderLayer,
 )->list: # one for each layer
     "What each layer of a stack gets as its mask: the attention may know better."
     each = getattr(self.attn, 'layer_masks', None)
-    return each(layers, mask, stream(x), past) if each else [mask]*len(layers)
+    return each(layers, mask, stream(x), past) if each is not None else [mask]*len(layers)
 
 @patch
 def masks(self:DecoderLayer, layers, mask, x, past):
