@@ -483,7 +483,7 @@ def weights_of(
     span=None, bias=None # as for `attention`
 )->Tensor: # [b,h,t,s]
     "The weights by which an `attend` sums values: what it does to the unit vectors."
-    if hasattr(attend, 'weights'): return attend.weights(q, k, span, bias)
+    if hasattr(attend, 'weights_of'): return attend.weights_of(q, k, span, bias)
     eye = torch.eye(k.size(2), dtype=q.dtype, device=q.device)
     return attend(q, k, eye.expand(*k.shape[:2],-1,-1), span, bias, dropout_p=0.)
 
@@ -505,7 +505,7 @@ class Seen(NamedTuple):
         "The weights of the last call, layer by layer."
         return [w[-1] for n,w in self.weights.items() if n.endswith(end)]
 
-def _noting(found, name, look):
+def _note(found, name, look):
     "A hook that keeps what `look` says of a call."
     @torch.no_grad()
     def _hook(module, args, kwargs, out):
@@ -529,7 +529,7 @@ def recorded(
     for (way,look),found,on in zip(ways.items(), seen, (weights,states)):
         for name,m in unwrap(model).named_modules() if on else ():
             if callable(getattr(type(m), way, None)):
-                note = _noting(found, name, look)
+                note = _note(found, name, look)
                 hooks.append(m.register_forward_hook(note, with_kwargs=True))
     try: yield seen
     finally:

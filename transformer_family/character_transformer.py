@@ -49,7 +49,7 @@ class PositionedLayer(EncoderLayer):
     def forward(self, x, past=None, mask=None, source=None):
         x,at = x                                  # [b,t,d], first position or [b,t]
         x,past,aux = super().forward(self.positions(x, at), past, mask, source)
-        return (x,at), past, aux | ({'state': x} if self.training else {})
+        return (x,at), past, {**aux, 'state': x} if self.training else aux
 
 # %% ../nbs/10_character_transformer.ipynb #f4b776f8
 def ahead_loss(

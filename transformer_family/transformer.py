@@ -108,7 +108,7 @@ def forward(self:EncoderLayer, x, past=None, mask=None, source=None)->tuple:
     "Attention and feed-forward: the stream, past and aux."
     x,past,aux = self.sub('attn', x, past, mask, source)
     x,_,more = self.sub('ff', x)
-    return x, past, aux | more
+    return x, past, {**aux, **more}
 
 @patch
 def state(self:EncoderLayer, out)->Tensor: # [b,t,d]
@@ -133,7 +133,7 @@ class DecoderLayer(EncoderLayer):
         x,own,aux = self.sub('attn', x, own, mask)
         x,src,more = self.sub('cross', x, src, None, source)
         x,_,last = self.sub('ff', x)
-        return x, (own,src), aux | more | last
+        return x, (own,src), {**aux, **more, **last}
 
 # %% ../nbs/03_transformer.ipynb #1015102b
 class Encoder(nn.Module):
@@ -172,8 +172,8 @@ def masks(self:EncoderLayer,
     past # of the first layer's own sequence
 )->list: # one for each layer
     "What each layer of a stack gets as its mask: the attention may know better."
-    each = getattr(self.attn, 'layer_masks', None)
-    return each(layers, mask, stream(x), past) if each is not None else [mask]*len(layers)
+    if not hasattr(self.attn, 'layer_masks'): return [mask]*len(layers)
+    return self.attn.layer_masks(layers, mask, stream(x), past)
 
 @patch
 def masks(self:DecoderLayer, layers, mask, x, past):
