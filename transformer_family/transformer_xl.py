@@ -7,12 +7,12 @@ Docs: https://transformer-family.github.io/transformer_family/transformer_xl.htm
 # %% auto #0
 __all__ = ['xl_sizes', 'rel_shift', 'score_terms', 'past_only', 'relative_weights', 'RelativeScore', 'shifted_attention', 'RelKV',
            'RelativeAttention', 'new_uv', 'keep_last', 'XLLayer', 'AdaptiveSoftmax', 'XLStack', 'TransformerXL',
-           'rotate_to', 'fused_attention']
+           'rotate_to', 'fused_attention', 'softmax_costs']
 
 # %% ../nbs/20_transformer_xl.ipynb #bab83b2c
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -304,7 +304,7 @@ class AdaptiveSoftmax(nn.Module):
         super().__init__()
         check_sizes(vocab_size=vocab_size, d_model=d_model, div_val=div_val)
         self.ends = ends = _cluster_ends(vocab_size, cutoffs)
-        self.d_model = d_model
+        self.d_model,self.structured = d_model,bool(cutoffs)       # costs without scores
         widths = [d_model // div_val**i for i in range(len(ends)-1)]
         new = lambda n,k: nn.Parameter(torch.randn(n, k) * d_model**-.5)
         sizes = [b-a for a,b in pairwise(ends)]
@@ -330,18 +330,25 @@ def forward(self:AdaptiveSoftmax, tokens:Tensor)->Tensor: # [b,t] to [b,t,d]
 
 # %% ../nbs/20_transformer_xl.ipynb #4b80bd65
 @patch
+def _parts(self:AdaptiveSoftmax):
+    "Projection, table, biases: of the head, where each cluster is a word, then of each."
+    biases = [self.bias[a:b] for a,b in pairwise(self.ends)]
+    if self.up: tables,down = [*self.tables], [self.head, *self.up[1:]]
+    else:
+        tables = [*self.tables[0].split([len(b) for b in biases])]
+        down = [None]*len(biases)
+    if self.clusters is not None:
+        tables[0] = torch.cat([tables[0], self.clusters.weight])
+        biases[0] = torch.cat([biases[0], self.clusters.bias])
+    return [*zip(down, tables, biases)]
+
+@patch
 def logits(self:AdaptiveSoftmax, x:Tensor)->Tensor: # [b,t,d] to [b,t,v]
     "Scores of every token; log-probabilities if there are clusters."
-    biases = [self.bias[a:b] for a,b in pairwise(self.ends)]
-    if self.up: tables,down = self.tables, [self.head, *self.up[1:]]
-    else: tables,down = self.tables[0].split([len(b) for b in biases]), [None]*len(biases)
-    scores = [F.linear(x if W is None else x @ W, E, b)
-              for E,W,b in zip(tables, down, biases)]
-    if self.clusters is None: return scores[0]
-    of = self.clusters(x if self.head is None else x @ self.head)             # [b,t,c]
-    first = torch.cat([scores[0], of], -1).log_softmax(-1)
-    n = scores[0].size(-1)
-    rest = [S.log_softmax(-1) + first[...,n+i:n+i+1] for i,S in enumerate(scores[1:])]
+    first,*rest = [F.linear(x if W is None else x @ W, E, b) for W,E,b in self._parts()]
+    if self.clusters is None: return first
+    first,n = first.log_softmax(-1), self.ends[1]
+    rest = [S.log_softmax(-1) + first[...,n+i:n+i+1] for i,S in enumerate(rest)]
     return torch.cat([first[...,:n], *rest], -1)
 
 # %% ../nbs/20_transformer_xl.ipynb #bb7b784b
@@ -373,19 +380,26 @@ def span(self:TransformerXL):
     "Which keys a query may attend to, memory permitting."
     return window(self.mem_len) if self.same_length else causal
 
+@patch(as_prop=True)
+def structured_output(self:TransformerXL):
+    "Whether the head computes the costs of targets for less than all scores."
+    return self.embed.structured
+
 @patch
 def forward(self:TransformerXL,
     tokens:Tensor, # [b,t], integers
     past:Past=None, # of the stream so far
-    targets:Tensor=None # [b,t]; not used, there are no auxiliary losses
-)->Output: # logits [b,t,v]
-    "Scores of the token after each position, and the memory for the next segment."
+    targets:Tensor=None # [b,t], for a head with clusters
+)->Output: # logits [b,t,v], or nll [b,t]
+    "Scores of the next tokens, or costs of the targets; the next segment's memory."
     check_tokens(tokens, self.vocab_size)
     start,layers,_ = past or Past(0, None)            # fastai makes it a plain tuple
     x = self.dropout(self.embed(tokens))                                     # [b,t,d]
     x,layers = self.layers(x, layers, span=self.span, mem_len=self.mem_len)
-    past = Past(start + tokens.size(1), layers)
-    return Output(self.embed.logits(self.dropout(x)), past, {})
+    past,x = Past(start + tokens.size(1), layers), self.dropout(x)
+    if targets is None or not self.structured_output:
+        return Output(self.embed.logits(x), past, {})
+    return Output(None, past, {}, self.embed.nll(x, targets))
 
 # %% ../nbs/20_transformer_xl.ipynb #78a0ce3c
 def _set_mem_len(self, n):
@@ -428,6 +442,86 @@ def fused_attention(
     out = attention(Q, K, V, past_only(span, q, k), scale=d_head**-.5,
                     dropout_p=dropout_p)
     return out[...,:d_head]
+
+# %% ../nbs/20_transformer_xl.ipynb #feddcff9
+_at_once = 2**25                     # scores that exist at one time
+
+def _rows(y, n):
+    "The rows of which the target is one of n, in tiles."
+    return ((0 <= y) & (y < n)).nonzero()[:,0].split(max(1, _at_once//n))
+
+def _scores(x, E, bias): return _wide(x @ E.T).add_(_wide(bias))
+
+@torch.library.custom_op('transformer_family::softmax_costs', mutates_args=())
+def _costs(x:Tensor, E:Tensor, bias:Tensor, y:Tensor)->Tuple[Tensor, Tensor]:
+    exact = torch.promote_types(x.dtype, torch.float32)
+    cost,lse = (x.new_zeros(len(x), dtype=exact) for _ in range(2))
+    with exactly(x):
+        for rows in _rows(y, len(E)):
+            S = _scores(x[rows], E, bias)                                       # [·,n]
+            lse[rows] = S.logsumexp(-1)
+            cost[rows] = lse[rows] - S.gather(1, y[rows,None])[:,0]
+    return cost, lse
+
+@_costs.register_fake
+def _(x, E, bias, y):
+    exact = torch.promote_types(x.dtype, torch.float32)
+    return x.new_empty(len(x), dtype=exact), x.new_empty(len(x), dtype=exact)
+
+# %% ../nbs/20_transformer_xl.ipynb #b636295c
+@torch.library.custom_op('transformer_family::softmax_costs_backward', mutates_args=())
+def _costs_backward(g:Tensor, x:Tensor, E:Tensor, bias:Tensor, y:Tensor, lse:Tensor
+                    )->Tuple[Tensor, Tensor, Tensor]:
+    dx,dE,db = (torch.zeros_like(z) for z in (x, E, bias))
+    with exactly(x):
+        for rows in _rows(y, len(E)):
+            dS = _scores(x[rows], E, bias).sub_(lse[rows,None]).exp_()          # [·,n]
+            dS.scatter_add_(1, y[rows,None], torch.full_like(dS[:,:1], -1))
+            db += dS.mul_(g[rows,None]).sum(0)
+            dS = dS.to(x.dtype)
+            dx[rows] = dS @ E; dE.addmm_(dS.T, x[rows])
+    return dx, dE, db
+
+@_costs_backward.register_fake
+def _(g, x, E, bias, y, lse): return tuple(torch.empty_like(z) for z in (x, E, bias))
+
+def _save(ctx, inputs, output): ctx.save_for_backward(*inputs, output[1])
+def _grad(ctx, g, _): return *_costs_backward(g.contiguous(), *ctx.saved_tensors), None
+_costs.register_autograd(_grad, setup_context=_save)
+
+def softmax_costs(x:Tensor, E:Tensor, bias:Tensor, y:Tensor)->Tensor:
+    "−log P of y [n] for scores x·E + bias, in tiles; 0 where y is no row of E."
+    kind = x.device.type; half = torch.is_autocast_enabled(kind)
+    dtype = torch.get_autocast_dtype(kind) if half else x.dtype
+    return _costs(x.to(dtype), E.to(dtype), bias, y)[0]
+
+# %% ../nbs/20_transformer_xl.ipynb #0d6593a1
+@patch
+def nll(self:AdaptiveSoftmax,
+    x:Tensor, # [b,t,d]
+    targets:Tensor # [b,t], −100 where nothing is asked
+)->Tensor: # [b,t], 0 where nothing is asked
+    "What each target costs; a cluster scores the positions whose target it holds."
+    _check_targets(x, targets, self.ends[-1])
+    x,y = x.flatten(0,1), targets.flatten().long()
+    (_,n),*rest = pairwise(self.ends)
+    ys = [y, *(torch.where(y < b, y-a, -1) for a,b in rest)]       # −1: in none of these
+    for i,(a,b) in enumerate(rest): ys[0] = torch.where((a <= y) & (y < b), n+i, ys[0])
+    cost = sum(softmax_costs(x if W is None else x @ W, E, b, y)
+               for (W,E,b),y in zip(self._parts(), ys))
+    return cost.view(targets.shape)
+
+# %% ../nbs/20_transformer_xl.ipynb #58fee5d6
+def _check_targets(x, targets, n):
+    "Raise for targets of another shape or type, or (in eager mode on the CPU) range."
+    if targets.shape != x.shape[:2] or targets.is_floating_point():
+        raise ValueError(f"targets must be integers {list(x.shape[:2])}, one for each "
+                         f"position, got {targets.dtype} {list(targets.shape)}")
+    if torch.compiler.is_compiling() or targets.device.type != 'cpu': return
+    bad = targets[((targets < 0) | (targets >= n)) & (targets != -100)]
+    if bad.numel():
+        raise ValueError(f"targets must lie in 0…{n-1}, or be −100 where nothing is "
+                         f"asked; got {bad[0].item()}")
 
 # %% ../nbs/20_transformer_xl.ipynb #f7cc0129
 _words = dict(vocab_size=267_735, cutoffs=[20_000,40_000,200_000])
