@@ -34,7 +34,7 @@ LENGTHS = LEN, 23, 5, 7, 9, 12, 13, 17, 19, 20, 21, 22
 def small(name, seed=0, **overrides):
     "A small model in float64 and evaluation mode, the same for the same seed."
     torch.manual_seed(seed)
-    takes = arguments(zoo.models[name])
+    takes = arguments(zoo.entry(name)[0])
     args = {k: v for k, v in SMALL.items() if k in takes}
     return zoo.build(name, **{**args, **OWN.get(name, {}), **overrides}).double().eval()
 

@@ -55,6 +55,7 @@ HOMES = {                       # name -> kind, module it lives in
     'DynamicSpanTransformer': ('model', 'adaptive_span'),
     'ImageTransformer': ('model', 'image_transformer'),
     'ImageToImage': ('model', 'image_transformer'),
+    'PixelTransformer': ('model', 'image_transformer'),
     'SparseTransformer': ('model', 'sparse_transformer'),
     'Reformer': ('model', 'reformer'),
 }
@@ -76,12 +77,14 @@ HOMES |= {
     'sigmoid_gelu': ('activation', 'sparse_transformer'),
     'Categorical': ('output', 'images'),
     'Logistics': ('output', 'images'),
+    'JointLogistics': ('output', 'images'),
     'CrossAttention': ('attention', 'attention'),
     'KV': ('past', 'attention'),
     'SourceKV': ('past', 'attention'),
     'Past': ('past', 'transformer'),
     'RelKV': ('past', 'transformer_xl'),
     'ImagePast': ('past', 'image_transformer'),
+    'PixelPast': ('past', 'image_transformer'),
     'SharedQK': ('past', 'reformer'),
 }
 

@@ -227,7 +227,7 @@ class ShawAttention(MultiHeadAttention):
     def __init__(self,
         d_model:int,
         n_heads:int,
-        clip:int, # distances beyond it are one; 0 or more
+        clip:int=16, # distances beyond it are one; 0 or more
         keys:bool=True, # relations in the scores
         values:bool=True, # relations in the sums
         per_head:bool=False, # tables of its own for each head
