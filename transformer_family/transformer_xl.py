@@ -87,9 +87,9 @@ class RelativeScore(Score):
         h = at[1]
         return r[h,r.size(1)-tile.shape[2]-1:], u[h,None,None], v[h,None,None]
 
-    def __call__(self, q, k, tile, r, u, v):
+    def terms(self, q, tile, r, u, v):
         X = torch.einsum('bhcik,hjk->bhcij', q+v, r)                   # [b,h,1,B,W+1]
-        return ((q+u) @ k.mT).add_(_shift_view(X))
+        return q+u, _shift_view(X)
 
     def vjp(self, dS, q, k, tile, r, u, v):
         dX = _unshifted(dS)
@@ -120,10 +120,9 @@ def shifted_attention(
     span = past_only(span, q, k)
     if q.size(-2) == 1: return _one_query(q, k, v, r, uv, span, dropout_p)
     n = span.n if isinstance(span, window) else Window.n
-    tiling = Window(n, 0, 128 if torch.is_grad_enabled() else 64)     # the faster of each
     params = r, *(_wide(x)*q.size(-1)**-.5 for x in uv)
     data = [span] if isinstance(span, Tensor) else []
-    return tiled_attention(q, k, v, tiling, RelativeScore(), params, data,
+    return tiled_attention(q, k, v, Window(n, 0, 128), RelativeScore(), params, data,
                            dropout_p=dropout_p, keep=keep)
 
 def _one_query(q, k, v, r, uv, span, dropout_p):
