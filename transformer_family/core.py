@@ -199,7 +199,9 @@ def wanted(
     name = getattr(p.annotation, '__name__', p.annotation)
     return name if name in [*FITS, *KINDS] else registered(p.default)[0]
 
-def _shown(x): return f'a {type(x).__name__}' if isinstance(x, nn.Module) else repr(x)
+def _shown(x):
+    long = isinstance(x, nn.Module) or len(repr(x)) > 80
+    return f'a {type(x).__name__}' if long else repr(x)
 
 def check_types(
     params:dict, # name -> inspect.Parameter
