@@ -355,7 +355,7 @@ def forward(self:AdaptiveSoftmax, tokens:Tensor)->Tensor: # [b,t] to [b,t,d]
 def _parts(self:AdaptiveSoftmax):
     "Projection, table, biases: of the head, where each cluster is a word, then of each."
     biases = [self.bias[a:b] for a,b in pairwise(self.ends)]
-    if self.up: tables,down = [*self.tables], [self.head, *self.up[1:]]
+    if self.up: tables,down = [*self.tables], [self.head, *[*self.up][1:]]
     else:
         tables = [*self.tables[0].split([len(b) for b in biases])]
         down = [None]*len(biases)
@@ -411,7 +411,7 @@ def forward(self:TransformerXL,
     "Scores of the next tokens, or costs of the targets; the next segment's memory."
     check_tokens(tokens, self.vocab_size)
     past,t = resume(past),tokens.size(1)
-    real = real_tokens(tokens, mask, past._replace(position=remembered(past)))
+    real = real_tokens(tokens, mask, Past(remembered(past), None, past.mask))
     x = self.dropout(self.embed(tokens))                                     # [b,t,d]
     keep = partial(keep_last, n=self.mem_len, t=t, real=real) if cache else nothing
     x,layers,_ = self.layers(x, past.layers, real_only(self.span, real, t), keep=keep)
