@@ -142,9 +142,9 @@ def packages(lengths=(4096, 32768)):
 
 def stacked(model, tokens):
     "The same model with ordinary layers."
-    x, none = model.positions(model.embed(tokens)), [None]*len(model.layers)
-    x = PostNorm.run(model.wiring, model.layers, (x, x), none, none, None, nothing)[0]
-    return model.out(model.norm(torch.cat(x, -1)))
+    x, stack, none = model.positions(model.embed(tokens)), model.layers, [None]*len(model.layers.layers)
+    x = PostNorm.run(stack.wiring, stack.layers, (x, x), none, none, None, nothing)[0]
+    return model.out(stack.norm(torch.cat(x, -1)))
 
 
 def step(model, ordinary, tokens):

@@ -46,13 +46,6 @@ def test_models_of_0_1_0(name):
         torch.testing.assert_close(model(*args).logits, want, rtol=1e-4, atol=1e-5)
 
 
-def test_a_reformer_from_before_its_layers_were_parts():
-    folder = Path(__file__).parent/'data'/'reformer'
-    model, saved = load(folder), load_file(folder/'logits.safetensors')
-    with torch.no_grad():
-        torch.testing.assert_close(model(saved['tokens']).logits, saved['logits'], rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize('attn', [
     MultiHeadAttention, partial(ShawAttention, clip=2), partial(ShawAttention, clip=3, per_head=True),
     partial(LSHAttention, n_buckets=4, chunk=4, n_hashes=2)])
