@@ -155,7 +155,6 @@ class _Around(NamedTuple):
     "A tile of consecutive queries whose keys are listed, their own positions last."
     rows:slice # of the t queries: B
     keys:Tensor # [W]
-    again = False
     shape = property(lambda self: (1, self.rows.stop-self.rows.start, len(self.keys)))
     def of(self, at): return self
     def queries(self, x): return x[:,:,None,self.rows]

@@ -51,10 +51,12 @@ class Preset(NamedTuple):
     model:str # name in `models`
     config:dict # arguments
     doc:str # what it is
+    exempt:frozenset=frozenset() # of names in `contract`, beside those of the model
 
 presets = {'transformer_shaw': Preset('transformer',
            dict(attn=ShawAttention, positions=NoPositions),
-           "Decoder-only Transformer that knows distances up to 16 (Shaw et al., 2018).")}
+           "Decoder-only Transformer that knows distances up to 16 (Shaw et al., 2018).",
+           frozenset({'padding', 'weights'}))}
 language_models.insert(1, 'transformer_shaw')
 
 # %% ../nbs/60_zoo.ipynb #6fb577a4
@@ -235,7 +237,8 @@ def exempt(
 )->frozenset: # of names in `contract`
     "The checks that a model declares not to apply to it."
     name = canonical(name)
-    names = frozenset(getattr(entry(name)[0], 'exempt', ()))
+    own = presets[name].exempt if name in presets else frozenset()
+    names = own | frozenset(getattr(entry(name)[0], 'exempt', ()))
     if names <= set(contract): return names
     wrong = ', '.join(sorted(names - set(contract)))
     raise ValueError(f"{name} is exempt from {wrong}, but the contract "
