@@ -164,7 +164,7 @@ def hide(self:Stretch, S, cache):
     off.diagonal(self.at, 1, 2).copy_(~self.alone[i] if self.alone is not None else 1)
     for p,m,w in zip(place[:-1], middle, width):               # met in an earlier round
         off.add_(torch.sub(p, m, out=d).abs_().lt_(w))
-    S[0,0].add_(off.add_((i < 0)[...,None]).mul_(-1e30))
+    S[0,0].add_(off.add_((i < 0)[...,None]).mul_(torch.finfo(S.dtype).min))
 
 # %% ../nbs/31_reformer.ipynb #4aa4198a
 @dataclass(frozen=True)
@@ -192,8 +192,7 @@ class Hashed(Tiling):
 # %% ../nbs/31_reformer.ipynb #8bc85b1e
 def unit(x):
     "Vectors of length 1, or 0."
-    x_ = _wide(x)
-    return (x_ / x_.norm(dim=-1, keepdim=True).clamp(min=1e-6)).to(x.dtype)
+    return F.normalize(_wide(x), dim=-1, eps=1e-6).to(x.dtype)
 
 def lsh_attention(
     q:Tensor, # [b,h,t,k], queries and, at unit length, keys
@@ -211,18 +210,18 @@ def lsh_attention(
     _check_hashed(q, v, buckets, mask)
     sets = lsh_sets(buckets, chunk, causal, within, mask)
     lonely = (sets.end-sets.first <= (0 if causal else 1)).all(0)       # see themselves
-    data = sets.order, _ranges(sets), lonely
+    data = sets.order, _ranges(sets, _wide(q).dtype), lonely
     tiling = _hashed_tiling(chunk, causal, within, q.size(2), duplicates == 'paper')
     xs = [_wide(x).reshape(1, 1, -1, x.size(-1)) for x in (q, unit(_wide(q)), v)]
     y = tiled_part(*xs, tiling, data=data, dropout_p=dropout_p)[0]
     return y.view(v.shape).to(v.dtype)
 
 # %% ../nbs/31_reformer.ipynb #263b7337
-def _ranges(sets):
+def _ranges(sets, dtype):
     "Places, middles and widths of the ranges, doubled, in exact floats: [r,3,N]."
     _,place,first,end = sets
     seen = torch.stack([2*place, first+end-1, end-first], 1)
-    return seen.to(torch.float32 if place.size(1) < 2**23 else torch.float64)
+    return seen.to(dtype if place.size(1) < 2**23 else torch.float64)
 
 def _hashed_tiling(chunk, causal, within, t, once):
     "Tiles that hold all ranges."
@@ -287,8 +286,7 @@ def reversible(
     params,names = {id(p): p for sub in subs for p in _params(sub)}, []
     a,b,*aux = _Reversible.apply([*subs], names, len(source), *x, *source,
                                  *params.values())
-    aux = iter(aux)
-    return (a, b), [{n: next(aux) for n in each} for each in names]
+    return (a, b), [{n: aux.pop(0) for n in each} for each in names]
 
 # %% ../nbs/31_reformer.ipynb #dc784c2e
 def _steps(subs, x, source, run):
@@ -300,8 +298,8 @@ def _steps(subs, x, source, run):
     return (a, b), said
 
 def _params(sub):
-    "Its parameters, each once."
-    return {id(p): p for m in sub.parts for p in m.parameters()}.values()
+    "Those of its parts."
+    return [p for m in sub.parts for p in m.parameters()]
 
 def _check_streams(x, source):
     "Two streams of one shape; whatever else is looked at is a tensor."
@@ -440,8 +438,8 @@ def _subs(layer, mask, source):
     if 'cross' not in layer.names: no_source(layer.attn, source)
     for name in layer.names:
         run = partial(_added, layer, name, mask, source and source.mask)
-        parts = getattr(layer, name), getattr(layer, f'{name}_wiring')
-        yield Sub(run, parts, looks=name == 'cross')
+        wiring = getattr(layer, f'{name}_wiring')
+        yield Sub(run, (getattr(layer, name), wiring), looks=name == 'cross')
 
 def _added(layer, name, mask, src_mask, z, *source):
     "What a sub-layer adds to a stream, and its aux."
@@ -578,7 +576,7 @@ def _met(buckets, t, chunk, within):
     "In how many rounds each of the last t positions meets each position: [b,h,t,s]."
     j = torch.arange(buckets.size(-1), device=buckets.device)
     own,others = buckets[...,-t:,None], buckets[...,None,:]     # [b,h,r,t,1], [b,h,r,1,s]
-    same = (own == others) & (others < _PADDING) & (j < j[-t:,None])         # [b,h,r,t,s]
+    same = (own == others) & (j < j[-t:,None])                              # [b,h,r,t,s]
     upto = same.cumsum(-1, dtype=torch.int32); total = upto[...,-1:]
     if within == 'chunks': chunk = chunk + ((others < own).sum(-1, True) + total) % chunk
     return (same & (total-upto < chunk)).sum(2)
