@@ -315,7 +315,8 @@ def _cache(past, new):
         raise ValueError("past was left in training (inputs of layers), and the model is "
                          "evaluating: start the stream anew with past=None")
     (h,k),width = (new.k.size(i) for i in (1,3)), past[0][1][0].size(3)
-    past = [([i for i,has in enumerate(heads) if has], KV(*kv)) for heads,kv in past]
+    past = [([i for i,has in enumerate(heads) if has], KV(kv[0], kv[1]))
+            for heads,kv in past]                         # not in buffers of `generate`
     had = sorted(i for heads,_ in past for i in heads)
     if had != list(range(h)) or width != k:
         raise ValueError(f"past has {len(had)} heads of width {width}, the model {h} of "

@@ -26,7 +26,7 @@ from .core import check_sizes, check_tokens, uncached, unwrap
 from .data import Images
 from .positions import check_length, sinusoids
 from .training import asked, costs, evaluating, write_atomic
-from .transformer import Head, Scores
+from .transformer import Head, Scores, check_targets
 from .translation import PairLoader
 
 # %% ../nbs/09_images.ipynb #28bb1e2a
@@ -311,7 +311,10 @@ class Logistics(Head, nn.Module):
         return log_pi.log_softmax(-1), mu, log_s.clamp(min=self.least)
 
     def forward(self, x): return logistics(*self.parameters_of(x), self.n_values)
-    def _cost(self, x, y): return _costs(y, *self.parameters_of(x), self.n_values)
+    def nll(self, x, targets):
+        "−log P of the targets, 0 where they are −100."
+        check_targets(x, targets, self.n_values)
+        return _costs(targets, *self.parameters_of(x), self.n_values)
 
 # %% ../nbs/09_images.ipynb #77c13723
 def divides(
