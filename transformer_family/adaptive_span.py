@@ -29,7 +29,7 @@ from .core import (
     Output, check_sizes, check_tokens, configured, new_ax, unwrap)
 from .training import ClampParameters, evaluating
 from .transformer import (
-    Encoder, EncoderLayer, Past, Scores, nothing, outcome, resume)
+    Encoder, EncoderLayer, Past, Scores, nothing, outcome, as_past)
 
 # %% ../nbs/21_adaptive_span.ipynb #9c529ffc
 def soft_mask(
@@ -411,7 +411,7 @@ def forward(self:AdaptiveSpanTransformer,
 )->Output: # logits [b,t,v]
     "Scores of the token after each position, and the mean span as a loss."
     check_tokens(tokens, self.vocab_size)
-    past,keep = resume(past), None if cache else nothing
+    past,keep = as_past(past), None if cache else nothing
     x,layers,aux = self.layers(self.embed(tokens.long()), past.layers, keep=keep)
     left = Past(past.position + tokens.size(1), layers) if cache else None
     penalty = sum(z.mean() for z in aux['span'])

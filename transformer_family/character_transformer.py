@@ -25,7 +25,7 @@ from .positions import LearnedPositions
 from .training import asked, costs, evaluating, windows
 from transformer_family.transformer import (
     Encoder, EncoderLayer, FeedForward, Past, PreNorm, Scores, check_targets, nothing,
-    places, real_tokens, resume)
+    places, real_tokens, as_past)
 
 # %% ../nbs/10_character_transformer.ipynb #1c6fcbe1
 class PositionedLayer(EncoderLayer):
@@ -155,7 +155,7 @@ def forward(self:CharacterTransformer,
 )->Output: # logits [b,t,v]
     "Scores of the token after each position; in training also the auxiliary losses."
     check_tokens(tokens, self.vocab_size)
-    past,t = resume(past),tokens.size(1)
+    past,t = as_past(past),tokens.size(1)
     real = real_tokens(tokens, mask, past)
     x = self.embed(tokens.long()), places(real, past.position, t)        # [b,t,d], where
     if targets is not None: check_targets(x[0], targets, self.vocab_size)

@@ -32,7 +32,7 @@ from .core import (
 from .positions import check_length
 from transformer_family.transformer import (
     DecoderLayer, Encoder, EncoderLayer, FeedForward, Past, PreNorm, Scores, nothing,
-    outcome, resume)
+    outcome, as_past)
 
 # %% ../nbs/31_reformer.ipynb #01f3f332
 def lsh_rotations(
@@ -282,14 +282,14 @@ def reversible(
     "Steps whose backward pass needs the last outputs only (Kitaev et al., 3)."
     _check_streams(x, source)
     if not torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return _steps(subs, x, source, lambda sub,*xs: sub.run(*xs))
+        return _stepped(subs, x, source, lambda sub,*xs: sub.run(*xs))
     params,names = {id(p): p for sub in subs for p in _params(sub)}, []
     a,b,*aux = _Reversible.apply([*subs], names, len(source), *x, *source,
                                  *params.values())
     return (a, b), [{n: aux.pop(0) for n in each} for each in names]
 
 # %% ../nbs/31_reformer.ipynb #dc784c2e
-def _steps(subs, x, source, run):
+def _stepped(subs, x, source, run):
     "Both streams after the steps, and what each said besides."
     (a,b),said = x,[]
     for sub in subs:
@@ -298,8 +298,8 @@ def _steps(subs, x, source, run):
     return (a, b), said
 
 def _params(sub):
-    "Its parameters, each once."
-    return {id(p): p for m in sub.parts for p in m.parameters()}.values()
+    "Those of its parts."
+    return [p for m in sub.parts for p in m.parameters()]
 
 def _check_streams(x, source):
     "Two streams of one shape; whatever else is looked at is a tensor."
@@ -316,7 +316,7 @@ class _Reversible(torch.autograd.Function):
     def forward(ctx, subs, names, n, a, b, *tensors): # n of the source, then parameters
         ctx.subs,ctx.names,ctx.n,ctx.states = subs, names, n, []
         ctx.autocast = _autocast(a.device.type); ctx.set_materialize_grads(False)
-        (a,b),said = _steps(subs, (a,b), tensors[:n], partial(_noting, ctx))
+        (a,b),said = _stepped(subs, (a,b), tensors[:n], partial(_noting, ctx))
         names += [[*aux] for aux in said]
         ctx.save_for_backward(a, b, *tensors)
         return a, b, *(x for aux in said for x in aux.values())
@@ -576,7 +576,7 @@ def _met(buckets, t, chunk, within):
     "In how many rounds each of the last t positions meets each position: [b,h,t,s]."
     j = torch.arange(buckets.size(-1), device=buckets.device)
     own,others = buckets[...,-t:,None], buckets[...,None,:]     # [b,h,r,t,1], [b,h,r,1,s]
-    same = (own == others) & (others < _PADDING) & (j < j[-t:,None])         # [b,h,r,t,s]
+    same = (own == others) & (j < j[-t:,None])                              # [b,h,r,t,s]
     upto = same.cumsum(-1, dtype=torch.int32); total = upto[...,-1:]
     if within == 'chunks': chunk = chunk + ((others < own).sum(-1, True) + total) % chunk
     return (same & (total-upto < chunk)).sum(2)
@@ -666,7 +666,7 @@ def forward(self:Reformer,
 )->Output: # logits [b,t,v]
     "Scores of the token after each position."
     check_tokens(tokens, self.vocab_size)
-    past,t = resume(past),tokens.size(1)
+    past,t = as_past(past),tokens.size(1)
     x = self.dropout(self.positions(self.embed(tokens.long()), past.position))  # [b,t,d]
     keep = nothing if self.training or not cache else None
     x,layers,_ = self.layers(x, past.layers, keep=keep)

@@ -29,7 +29,7 @@ from .core import Output, check_sizes, check_tokens, configured
 from .images import Pictures, image_size
 from .positions import check_length
 from .transformer import (
-    Encoder, EncoderLayer, FeedForward, Past, PreNorm, Scores, nothing, outcome, resume)
+    Encoder, EncoderLayer, FeedForward, Past, PreNorm, Scores, nothing, outcome, as_past)
 
 # %% ../nbs/30_sparse_transformer.ipynb #7671fdd3
 def _check_stride(l, c=1)->None:
@@ -462,7 +462,7 @@ def forward(self:SparseTransformer,
     cache:bool=True # False: leave nothing behind
 )->Output: # logits [b,t,v]
     "Scores of the token after each position."
-    start,layers,_ = resume(past)
+    start,layers,_ = as_past(past)
     x = self.positions(self.enter(tokens, start), start)                     # [b,t,d]
     keep = None if cache and not self.training else nothing
     x,layers,_ = self.layers(x, layers, keep=keep)

@@ -6,7 +6,7 @@ Docs: https://transformer-family.github.io/transformer_family/transformer.html.m
 
 # %% auto #0
 __all__ = ['FeedForward', 'PostNorm', 'PreNorm', 'stream', 'EncoderLayer', 'DecoderLayer', 'Encoder', 'nothing', 'Decoder',
-           'Head', 'TiedEmbedding', 'Scores', 'check_targets', 'Past', 'resume', 'real_tokens', 'places', 'outcome',
+           'Head', 'TiedEmbedding', 'Scores', 'check_targets', 'Past', 'as_past', 'real_tokens', 'places', 'outcome',
            'TransformerLM', 'Transformer', 'MaskedLM', 'hide_tokens']
 
 # %% ../nbs/03_transformer.ipynb #13b8e28a
@@ -308,7 +308,7 @@ class Past(NamedTuple):
     layers:tuple
     mask:Any=None # bool [b,s]: the real tokens of all so far; None: all are
 
-def resume(
+def as_past(
     past, # of the stream so far, or None
 )->Past:
     "Where a stream stands; what is no past of one is an error."
@@ -387,7 +387,7 @@ def forward(self:TransformerLM,
 )->Output: # logits [b,t,v]
     "Scores of the token after each position."
     check_tokens(tokens, self.vocab_size)
-    past,t = resume(past),tokens.size(1)
+    past,t = as_past(past),tokens.size(1)
     real = real_tokens(tokens, mask, past)
     x = self.positions(self.embed(tokens), places(real, past.position, t))   # [b,t,d]
     keep = nothing if self.training or not cache else None
@@ -442,7 +442,7 @@ def forward(self:Transformer,
 )->Output: # logits [b,t,v]
     "Scores of the target token after each position."
     check_tokens(tgt, self.vocab_size, 'target tokens')
-    start,layers,_ = resume(past)
+    start,layers,_ = as_past(past)
     source = Source(self.encode(src, src_mask), src_mask) if past is None else None
     x = self.dropout(self.positions(self.embed(tgt), start))             # [b,t,d]
     keep = nothing if self.training or not cache else None
@@ -480,7 +480,7 @@ def forward(self:MaskedLM,
     check_tokens(tokens, self.vocab_size)
     if past is not None:
         raise ValueError("a model that reads both sides has no past: give the whole text")
-    real,t = real_tokens(tokens, mask, resume(None)),tokens.size(1)
+    real,t = real_tokens(tokens, mask, as_past(None)),tokens.size(1)
     x = self.dropout(self.positions(self.embed(tokens), places(real, 0, t)))
     x = self.encoder(x, mask=real_only(None, real, t), keep=nothing)[0]
     return outcome(self.head, x, None, targets)

@@ -30,7 +30,7 @@ from .core import (
 from .positions import angles, sinusoids
 from transformer_family.transformer import (
     Encoder, EncoderLayer, FeedForward, Head, Past, PostNorm, check_targets, nothing,
-    outcome, real_tokens, resume)
+    outcome, real_tokens, as_past)
 
 # %% ../nbs/20_transformer_xl.ipynb #97d615f0
 def _shift_view(x): # [...,t,s+1] contiguous, the last column is never read where j ≤ i
@@ -410,7 +410,7 @@ def forward(self:TransformerXL,
 )->Output: # logits [b,t,v], or nll [b,t]
     "Scores of the next tokens, or costs of the targets; the next segment's memory."
     check_tokens(tokens, self.vocab_size)
-    past,t = resume(past),tokens.size(1)
+    past,t = as_past(past),tokens.size(1)
     real = real_tokens(tokens, mask, Past(remembered(past), None, past.mask))
     x = self.dropout(self.embed(tokens))                                     # [b,t,d]
     keep = partial(keep_last, n=self.mem_len, t=t, real=real) if cache else nothing
@@ -479,35 +479,35 @@ def weights(self:RelativeAttention, x, past=None, mask=causal, source=None):
 # %% ../nbs/20_transformer_xl.ipynb #feddcff9
 _at_once = 2**25                     # scores that exist at one time
 
-def _rows(y, n):
+def _some_rows(y, n):
     "The rows of which the target is one of n, in tiles."
     return ((0 <= y) & (y < n)).nonzero()[:,0].split(max(1, _at_once//n))
 
 def _scores(x, E, bias): return _wide(x @ E.T).add_(_wide(bias))
 
 @torch.library.custom_op('transformer_family::softmax_costs', mutates_args=())
-def _costs(x:Tensor, E:Tensor, bias:Tensor, y:Tensor)->Tuple[Tensor, Tensor]:
+def _softmax_costs(x:Tensor, E:Tensor, bias:Tensor, y:Tensor)->Tuple[Tensor, Tensor]:
     exact = torch.promote_types(x.dtype, torch.float32)
     cost,lse = (x.new_zeros(len(x), dtype=exact) for _ in range(2))
     with exactly(x):
-        for rows in _rows(y, len(E)):
+        for rows in _some_rows(y, len(E)):
             S = _scores(x[rows], E, bias)                                       # [·,n]
             lse[rows] = S.logsumexp(-1)
             cost[rows] = lse[rows] - S.gather(1, y[rows,None])[:,0]
     return cost, lse
 
-@_costs.register_fake
+@_softmax_costs.register_fake
 def _(x, E, bias, y):
     exact = torch.promote_types(x.dtype, torch.float32)
     return x.new_empty(len(x), dtype=exact), x.new_empty(len(x), dtype=exact)
 
 # %% ../nbs/20_transformer_xl.ipynb #b636295c
 @torch.library.custom_op('transformer_family::softmax_costs_backward', mutates_args=())
-def _costs_backward(g:Tensor, x:Tensor, E:Tensor, bias:Tensor, y:Tensor, lse:Tensor
+def _softmax_backward(g:Tensor, x:Tensor, E:Tensor, bias:Tensor, y:Tensor, lse:Tensor
                     )->Tuple[Tensor, Tensor, Tensor]:
     dx,dE,db = (torch.zeros_like(z) for z in (x, E, bias))
     with exactly(x):
-        for rows in _rows(y, len(E)):
+        for rows in _some_rows(y, len(E)):
             dS = _scores(x[rows], E, bias).sub_(lse[rows,None]).exp_()          # [·,n]
             dS.scatter_add_(1, y[rows,None], torch.full_like(dS[:,:1], -1))
             db += dS.mul_(g[rows,None]).sum(0)
@@ -515,18 +515,19 @@ def _costs_backward(g:Tensor, x:Tensor, E:Tensor, bias:Tensor, y:Tensor, lse:Ten
             dx[rows] = dS @ E; dE.addmm_(dS.T, x[rows])
     return dx, dE, db
 
-@_costs_backward.register_fake
+@_softmax_backward.register_fake
 def _(g, x, E, bias, y, lse): return tuple(torch.empty_like(z) for z in (x, E, bias))
 
-def _save(ctx, inputs, output): ctx.save_for_backward(*inputs, output[1])
-def _grad(ctx, g, _): return *_costs_backward(g.contiguous(), *ctx.saved_tensors), None
-_costs.register_autograd(_grad, setup_context=_save)
+def _softmax_save(ctx, inputs, output): ctx.save_for_backward(*inputs, output[1])
+def _softmax_grad(ctx, g, _):
+    return *_softmax_backward(g.contiguous(), *ctx.saved_tensors), None
+_softmax_costs.register_autograd(_softmax_grad, setup_context=_softmax_save)
 
 def softmax_costs(x:Tensor, E:Tensor, bias:Tensor, y:Tensor)->Tensor:
     "−log P of y [n] for scores x·E + bias, in tiles; 0 where y is no row of E."
     kind = x.device.type; half = torch.is_autocast_enabled(kind)
     dtype = torch.get_autocast_dtype(kind) if half else x.dtype
-    return _costs(x.to(dtype), E.to(dtype), bias, y)[0]
+    return _softmax_costs(x.to(dtype), E.to(dtype), bias, y)[0]
 
 # %% ../nbs/20_transformer_xl.ipynb #0d6593a1
 @patch
@@ -535,7 +536,7 @@ def nll(self:AdaptiveSoftmax,
     targets:Tensor # [b,t], −100 where nothing is asked
 )->Tensor: # [b,t], 0 where nothing is asked
     "What each target costs; a cluster scores the positions whose target it holds."
-    check_targets(x, targets); _check_range(targets, self.ends[-1])
+    check_targets(x, targets, self.ends[-1])
     x,y = x.flatten(0,1), targets.flatten().long()
     (_,n),*rest = pairwise(self.ends)
     ys = [y, *(torch.where(y < b, y-a, -1) for a,b in rest)]       # −1: in none of these
@@ -543,15 +544,6 @@ def nll(self:AdaptiveSoftmax,
     cost = sum(softmax_costs(x if W is None else x @ W, E, b, y)
                for (W,E,b),y in zip(self._parts(), ys))
     return cost.view(targets.shape)
-
-# %% ../nbs/20_transformer_xl.ipynb #58fee5d6
-def _check_range(targets, n):
-    "Raise for targets that are no tokens (in eager mode on the CPU)."
-    if torch.compiler.is_compiling() or targets.device.type != 'cpu': return
-    bad = targets[((targets < 0) | (targets >= n)) & (targets != -100)]
-    if bad.numel():
-        raise ValueError(f"targets must lie in 0…{n-1}, or be −100 where nothing is "
-                         f"asked; got {bad[0].item()}")
 
 # %% ../nbs/20_transformer_xl.ipynb #f7cc0129
 _words = dict(vocab_size=267_735, cutoffs=[20_000,40_000,200_000])
