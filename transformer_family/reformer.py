@@ -298,8 +298,8 @@ def _steps(subs, x, source, run):
     return (a, b), said
 
 def _params(sub):
-    "Its parameters, each once."
-    return {id(p): p for m in sub.parts for p in m.parameters()}.values()
+    "Those of its parts."
+    return [p for m in sub.parts for p in m.parameters()]
 
 def _check_streams(x, source):
     "Two streams of one shape; whatever else is looked at is a tensor."
@@ -576,7 +576,7 @@ def _met(buckets, t, chunk, within):
     "In how many rounds each of the last t positions meets each position: [b,h,t,s]."
     j = torch.arange(buckets.size(-1), device=buckets.device)
     own,others = buckets[...,-t:,None], buckets[...,None,:]     # [b,h,r,t,1], [b,h,r,1,s]
-    same = (own == others) & (others < _PADDING) & (j < j[-t:,None])         # [b,h,r,t,s]
+    same = (own == others) & (j < j[-t:,None])                              # [b,h,r,t,s]
     upto = same.cumsum(-1, dtype=torch.int32); total = upto[...,-1:]
     if within == 'chunks': chunk = chunk + ((others < own).sum(-1, True) + total) % chunk
     return (same & (total-upto < chunk)).sum(2)
