@@ -379,7 +379,6 @@ class AdaptiveSpanTransformer(nn.Module):
     carries_past,loss_weights,dynamic = True,{'span': 2e-6},False
     callbacks = (ClampParameters,)                # spans stay between 0 and S
     structured_output,exempt = False,frozenset({'padding'})
-    head = property(lambda self: self.out)
     @configured
     @delegates(EncoderLayer, but=['attn','ff','attend','d_head','d_value','bias'])
     def __init__(self, vocab_size:int=256, d_model:int=128, n_layers:int=4, n_heads:int=4,
@@ -391,9 +390,9 @@ class AdaptiveSpanTransformer(nn.Module):
         super().__init__()
         check_sizes(vocab_size=vocab_size, d_model=d_model, n_heads=n_heads)
         _check_span(max_span, ramp)
-        if dynamic is None: dynamic = self.dynamic
-        span = partial(DynamicSpan, d_model) if dynamic else AdaptiveSpan
-        span = partial(span, n_heads, max_span=max_span, ramp=ramp)
+        own = self.dynamic if dynamic is None else dynamic
+        span = partial(partial(DynamicSpan, d_model) if own else AdaptiveSpan,
+                       n_heads, max_span=max_span, ramp=ramp)
         attn = partial(span_heads, span=span, oneself=oneself,
                        table=DistanceTable(max(1, d_model//n_heads), max_span))
         self.vocab_size,self.max_span = vocab_size,max_span
@@ -416,6 +415,11 @@ def forward(self:AdaptiveSpanTransformer,
     left = Past(past.position + tokens.size(1), layers) if cache else None
     penalty = sum(z.mean() for z in aux['span'])
     return outcome(self.out, x, left, targets, {'span': penalty})
+
+@patch(as_prop=True)
+def head(self:AdaptiveSpanTransformer):
+    "What gives the scores."
+    return self.out
 
 def span_parts(model)->list:
     "The span module of each layer."

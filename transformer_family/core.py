@@ -67,6 +67,7 @@ HOMES = {                       # name -> kind, module it lives in
 HOMES |= {
     'PostNorm': ('wiring', 'transformer'),
     'PreNorm': ('wiring', 'transformer'),
+    'Reversible': ('wiring', 'reformer'),
     'SinusoidalPositions': ('positions', 'positions'),
     'LearnedPositions': ('positions', 'positions'),
     'NoPositions': ('positions', 'positions'),

@@ -7,7 +7,7 @@ Docs: https://transformer-family.github.io/transformer_family/reformer.html.md""
 # %% auto #0
 __all__ = ['reformer_published', 'lsh_rotations', 'lsh_buckets', 'Sets', 'lsh_sets', 'Stretch', 'Hashed', 'unit', 'lsh_attention',
            'Sub', 'ReversibleBlock', 'reversible', 'chunked', 'ChunkedFeedForward', 'Reversible', 'SharedQK',
-           'LSHAttention', 'lsh_step', 'AxialPositions', 'window_attend', 'Reformer']
+           'LSHAttention', 'lsh_step', 'AxialPositions', 'window_attend', 'BothStreams', 'Reformer']
 
 # %% ../nbs/31_reformer.ipynb #eaf09caa
 import math
@@ -405,11 +405,10 @@ class ChunkedFeedForward(FeedForward):
 # %% ../nbs/31_reformer.ipynb #40622861
 class Reversible(PreNorm):
     "(a, b) to (b, a + f(LayerNorm(b))): attention and feed-forward are one block."
-    streams = 2
     def enter(self, x): return self.norm(x[1])
     def leave(self, x, y): return x[1], x[0] + self.dropout(y)
     def split(self, x): return x, x
-    def joined(self, x): return torch.cat(x, -1)                            # [b,t,2·d]
+    def joined(self, x): return (x[0] + x[1]) / 2
 
     def run(self, layers, x, pasts, masks, source, keep):
         "Without stored activations, if no past is to be used or left."
@@ -629,6 +628,12 @@ def _n_buckets(max_len, chunk):
     n = 2 * -(-max_len//chunk)
     return n if n <= 128 else [2*math.ceil(math.sqrt(n)/2)]*2
 
+# %% ../nbs/31_reformer.ipynb #7d21c0b4
+class BothStreams(Reversible):
+    "Both streams are read, side by side, as in the official Reformer."
+    streams = 2
+    def joined(self, x): return torch.cat(x, -1)                            # [b,t,2·d]
+
 # %% ../nbs/31_reformer.ipynb #5ef8f6a8
 class Reformer(nn.Module):
     "Hashed attention and reversible layers (Kitaev et al., 2020)."
@@ -653,7 +658,7 @@ class Reformer(nn.Module):
                             chunk, n_hashes, n, within, duplicates)
         ff = partial(ChunkedFeedForward, n_chunks=ff_chunks)
         self.layers = Encoder(d_model, n_layers, n_heads, d_ff, dropout, attns,
-                              wiring=Reversible, ff=ff)
+                              wiring=BothStreams, ff=ff)
         self.out,self.dropout = Scores(2*d_model, vocab_size), nn.Dropout(dropout)
 
 # %% ../nbs/31_reformer.ipynb #6dc7da30
