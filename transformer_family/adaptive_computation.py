@@ -187,7 +187,7 @@ def forward(self:ACT,
     y,left = means[-1] if self.out else means[0], iter(means)
     return y, tree_map(lambda _: next(left), form), ponder
 
-# %% ../nbs/11_adaptive_computation.ipynb #c79e934e
+# %% ../nbs/11_adaptive_computation.ipynb #7491052a
 def unroll(
     act, # an ACT
     x:Tensor, # [b,t,d]
@@ -198,13 +198,13 @@ def unroll(
     ys,ponders = [],[]
     for i,x_t in enumerate(x.unbind(1)):
         y,new,ponder = act(x_t, state)
-        state = new if mask is None else _real(mask[:,i], new, state)
+        state = new if mask is None else _unpadded(mask[:,i], new, state)
         ys.append(y); ponders.append(ponder)
     ponder = Ponder(*(torch.stack(z, 1) for z in zip(*ponders)))
     if mask is not None: ponder = Ponder(*(z*mask for z in ponder))
     return torch.stack(ys, 1), state, ponder
 
-def _real(real, new, old):
+def _unpadded(real, new, old):
     "The new state of rows whose input is real; before the first one it is zero."
     return _chosen(real, new, tree_map(torch.zeros_like, new) if old is None else old)
 
@@ -266,7 +266,7 @@ def read(self:ACTRNN,
         left.append(state); ponders.append(ponder)
     return x, ACTPast(start + tokens.size(1), tuple(left)), ponders
 
-# %% ../nbs/11_adaptive_computation.ipynb #53eea551
+# %% ../nbs/11_adaptive_computation.ipynb #346df5a0
 @patch
 def forward(self:ACTRNN,
     tokens:Tensor, # [b,t], integers
@@ -276,7 +276,7 @@ def forward(self:ACTRNN,
     cache:bool=True # False: leave nothing behind
 )->Output: # logits [b,t,v]
     "Scores of the token after each position; in training also the ponder cost."
-    check_tokens(tokens, self.vocab_size); _check_mask(mask, tokens)
+    check_tokens(tokens, self.vocab_size); _check_real(mask, tokens)
     x,left,ponders = self.read(tokens, past, mask)
     if not cache: left = None
     if not self.training: return Output(self.out(x), left, {})
@@ -284,8 +284,8 @@ def forward(self:ACTRNN,
     cost = sum(ponder_cost(*p).sum() for p in ponders) / n
     return Output(self.out(x), left, {'ponder': cost})
 
-# %% ../nbs/11_adaptive_computation.ipynb #3fc2be17
-def _check_mask(mask, tokens)->None:
+# %% ../nbs/11_adaptive_computation.ipynb #35aacb84
+def _check_real(mask, tokens)->None:
     "A mask says of each token whether it is real."
     if mask is None or mask.dtype == torch.bool and mask.shape == tokens.shape: return
     raise ValueError(f"mask is bool {list(tokens.shape)} like the tokens, True for a "

@@ -8,7 +8,7 @@ Docs: https://transformer-family.github.io/transformer_family/universal_transfor
 __all__ = ['RULES', 'coordinates', 'Recurrence', 'check_act', 'mean_field', 'interpolate', 'Halting', 'Projected', 'Rows',
            'UniversalTransformerLM', 'ponder_losses', 'UniversalTransformer']
 
-# %% ../nbs/40_universal_transformer.ipynb #9c8d48b2
+# %% ../nbs/40_universal_transformer.ipynb #f9477962
 import torch
 from fastcore.basics import patch
 from fastcore.meta import delegates
@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from .adaptive_computation import (
     Ponder, check_halting, check_penalty, ponder_cost)
 from .attention import (
-    KV, Source, causal, extend, real_only, span_mask, split_heads)
+    KV, Source, causal, extend, real_only, span_mask)
 from .core import Output, check_sizes, check_tokens, configured, make
 from .positions import SinusoidalPositions, sinusoidal
 from .training import evaluating
 from transformer_family.transformer import (
-    DecoderLayer, EncoderLayer, Past, TiedEmbedding, TransformerLM, nothing, outcome,
-    places, real_tokens, resume)
+    DecoderLayer, EncoderLayer, Past, TiedEmbedding, TransformerLM, as_past, nothing,
+    outcome, places, real_tokens)
 
 # %% ../nbs/40_universal_transformer.ipynb #d6458096
 def coordinates(
@@ -288,12 +288,12 @@ class UniversalTransformerLM(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.loss_weights = {'ponder': penalty} if act else {}
 
-# %% ../nbs/40_universal_transformer.ipynb #85609b62
+# %% ../nbs/40_universal_transformer.ipynb #1fb59582
 @patch
 def states(self:UniversalTransformerLM, tokens, past=None, mask=None, keep=None)->tuple:
     "States after the last step, the past that is left, and the Ponder of each position."
     check_tokens(tokens, self.vocab_size)
-    past,t = resume(past),tokens.size(1)
+    past,t = as_past(past),tokens.size(1)
     real = real_tokens(tokens, mask, past)
     x = self.dropout(self.embed(tokens))                                     # [b,t,d]
     S = self.positions(torch.zeros_like(x), places(real, past.position, t))
@@ -373,7 +373,7 @@ def encoded(self:UniversalTransformer, src, src_mask, start)->tuple: # [b,s,d], 
     x,_,ponder = self.encoder(x, S, mask=real_only(None, real, s), keep=nothing)
     return x, ponder
 
-# %% ../nbs/40_universal_transformer.ipynb #95195fdd
+# %% ../nbs/40_universal_transformer.ipynb #ade7ef51
 @patch
 def forward(self:UniversalTransformer,
     src:Tensor, # [b,s]; only looked at where `past` is None
@@ -385,7 +385,7 @@ def forward(self:UniversalTransformer,
 )->Output: # logits [b,t,v]
     "Scores of the target token after each position; in training also the ponder costs."
     check_tokens(tgt, self.vocab_size, 'target tokens')
-    (start,layers,_),source,pondered = resume(past),None,None
+    (start,layers,_),source,pondered = as_past(past),None,None
     shift = int(torch.randint(self.offset+1, ())) if self.training and self.offset else 0
     if past is None:
         x,pondered = self.encoded(src, src_mask, shift)
