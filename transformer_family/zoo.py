@@ -219,7 +219,7 @@ def flops_per_step(
     check_sizes(span=span)
     c,d = model.config, model.config['d_model']
     if 'n_heads' not in c:
-        raise ValueError(f"{name} has no attention: it costs what its cell does, once a step")
+        raise ValueError(f"{name} has no attention: a step costs what its cell does")
     k = c.get('d_head') or d//c['n_heads']
     inner = c['n_heads'] * (k + (c.get('d_value') or k))        # 2·d, as a rule
     layer = 2*d*inner + 2*d*(c['d_ff'] or 4*d) + span*inner
