@@ -480,7 +480,7 @@ def weights(self:RelativeAttention, x, past=None, mask=causal, source=None):
 # %% ../nbs/20_transformer_xl.ipynb #feddcff9
 _at_once = 2**25                     # scores that exist at one time
 
-def _rows(y, n):
+def _cluster_rows(y, n):
     "The rows of which the target is one of n, in tiles."
     return ((0 <= y) & (y < n)).nonzero()[:,0].split(max(1, _at_once//n))
 
@@ -491,7 +491,7 @@ def _costs(x:Tensor, E:Tensor, bias:Tensor, y:Tensor)->Tuple[Tensor, Tensor]:
     exact = torch.promote_types(x.dtype, torch.float32)
     cost,lse = (x.new_zeros(len(x), dtype=exact) for _ in range(2))
     with exactly(x):
-        for rows in _rows(y, len(E)):
+        for rows in _cluster_rows(y, len(E)):
             S = _scores(x[rows], E, bias)                                       # [·,n]
             lse[rows] = S.logsumexp(-1)
             cost[rows] = lse[rows] - S.gather(1, y[rows,None])[:,0]
@@ -508,7 +508,7 @@ def _costs_backward(g:Tensor, x:Tensor, E:Tensor, bias:Tensor, y:Tensor, lse:Ten
                     )->Tuple[Tensor, Tensor, Tensor]:
     dx,dE,db = (torch.zeros_like(z) for z in (x, E, bias))
     with exactly(x):
-        for rows in _rows(y, len(E)):
+        for rows in _cluster_rows(y, len(E)):
             dS = _scores(x[rows], E, bias).sub_(lse[rows,None]).exp_()          # [·,n]
             dS.scatter_add_(1, y[rows,None], torch.full_like(dS[:,:1], -1))
             db += dS.mul_(g[rows,None]).sum(0)
@@ -519,9 +519,9 @@ def _costs_backward(g:Tensor, x:Tensor, E:Tensor, bias:Tensor, y:Tensor, lse:Ten
 @_costs_backward.register_fake
 def _(g, x, E, bias, y, lse): return tuple(torch.empty_like(z) for z in (x, E, bias))
 
-def _save(ctx, inputs, output): ctx.save_for_backward(*inputs, output[1])
-def _grad(ctx, g, _): return *_costs_backward(g.contiguous(), *ctx.saved_tensors), None
-_costs.register_autograd(_grad, setup_context=_save)
+def _save_costs(ctx, inputs, output): ctx.save_for_backward(*inputs, output[1])
+def _costs_grad(ctx, g, _): return *_costs_backward(g.contiguous(), *ctx.saved_tensors), None
+_costs.register_autograd(_costs_grad, setup_context=_save_costs)
 
 def softmax_costs(x:Tensor, E:Tensor, bias:Tensor, y:Tensor)->Tensor:
     "−log P of y [n] for scores x·E + bias, in tiles; 0 where y is no row of E."
