@@ -520,7 +520,8 @@ def _costs_backward(g:Tensor, x:Tensor, E:Tensor, bias:Tensor, y:Tensor, lse:Ten
 def _(g, x, E, bias, y, lse): return tuple(torch.empty_like(z) for z in (x, E, bias))
 
 def _save_costs(ctx, inputs, output): ctx.save_for_backward(*inputs, output[1])
-def _costs_grad(ctx, g, _): return *_costs_backward(g.contiguous(), *ctx.saved_tensors), None
+def _costs_grad(ctx, g, _):
+    return *_costs_backward(g.contiguous(), *ctx.saved_tensors), None
 _costs.register_autograd(_costs_grad, setup_context=_save_costs)
 
 def softmax_costs(x:Tensor, E:Tensor, bias:Tensor, y:Tensor)->Tensor:
@@ -536,7 +537,7 @@ def nll(self:AdaptiveSoftmax,
     targets:Tensor # [b,t], −100 where nothing is asked
 )->Tensor: # [b,t], 0 where nothing is asked
     "What each target costs; a cluster scores the positions whose target it holds."
-    check_targets(x, targets); _check_range(targets, self.ends[-1])
+    check_targets(x, targets); _check_words(targets, self.ends[-1])
     x,y = x.flatten(0,1), targets.flatten().long()
     (_,n),*rest = pairwise(self.ends)
     ys = [y, *(torch.where(y < b, y-a, -1) for a,b in rest)]       # −1: in none of these
@@ -546,7 +547,7 @@ def nll(self:AdaptiveSoftmax,
     return cost.view(targets.shape)
 
 # %% ../nbs/20_transformer_xl.ipynb #58fee5d6
-def _check_range(targets, n):
+def _check_words(targets, n):
     "Raise for targets that are no tokens (in eager mode on the CPU)."
     if torch.compiler.is_compiling() or targets.device.type != 'cpu': return
     bad = targets[((targets < 0) | (targets >= n)) & (targets != -100)]
