@@ -37,6 +37,11 @@ def rows(mask):
     return LM(TOKENS, mask=mask)
 
 
+class Clipped(MultiHeadAttention):
+    def __init__(self, d_model, n_heads, clip):
+        super().__init__(d_model, n_heads)
+
+
 REAL = torch.ones(3, 24, dtype=torch.bool)
 EMPTY = REAL.clone()
 EMPTY[1] = False
@@ -75,7 +80,7 @@ BAD = {    # id -> call, words of its sentence
     'source, twice': (lambda: DEC(X, DEC(X, source=X)[1], source=X), 'with the first tokens only'),
     'source, other batch': (lambda: CROSS(X, source=X[:2]), 'past belongs to a batch of 2, the tokens to one of 3'),
     'source, a list': (lambda: CROSS(X, source=[X, X, X]), 'a source is a tensor [b,s,d] or a Source'),
-    'source, a mask of another size': (lambda: CROSS(X, source=Source(X, REAL)), 'the mask of a source is bool [3, 9]'),
+    'source, a mask of another size': (lambda: CROSS(X, source=Source(X, REAL)), "a source's mask is bool [3, 9]"),
     'tokens, None': (lambda: LM(None), 'tokens must be a tensor [batch, length], got NoneType'),
     'tokens, a list': (lambda: LM([1, 2]), 'must be a tensor [batch, length], got list: use torch.tensor'),
     'tokens, a text': (lambda: BERT('text'), 'must be a tensor [batch, length], got str'),
@@ -102,7 +107,7 @@ BAD = {    # id -> call, words of its sentence
     'parts, none': (lambda: TransformerLM(attn=[]), 'got []'),
     'parts, a wiring': (lambda: TransformerLM(wiring=PreNorm(32)), 'got a PreNorm'),
     'parts, positions': (lambda: TransformerLM(positions='none'), "positions must be of kind 'positions'"),
-    'parts, something missing': (lambda: TransformerLM(attn=ShawAttention), 'ShawAttention needs clip'),
+    'parts, something missing': (lambda: TransformerLM(attn=Clipped), 'Clipped needs clip'),
     'parts, something too much': (lambda: TransformerLM(attn=partial(ShawAttention, clip=2), bias=1), 'bias must be True'),
     'parts, unknown': (lambda: EncoderLayer(32, 4, 64, bogus=1), "has no argument 'bogus'"),
     'parts, unknown in a partial': (lambda: TransformerLM(attn=partial(MultiHeadAttention, bogus=1)), "argument 'bogus'"),
