@@ -223,11 +223,10 @@ class ACTPast(NamedTuple):
     start:int # tokens so far
     states:Any # of each layer, tensors [b,d]
 
-# %% ../nbs/11_adaptive_computation.ipynb #1904f2ba
+# %% ../nbs/11_adaptive_computation.ipynb #8f871774
 class ACTRNN(nn.Module):
     "A recurrent language model with adaptive computation time (Graves, 3.5)."
-    carries_past = True
-    structured_output = False
+    carries_past,loss_weights,structured_output = True,{},False
     exempt = frozenset({'compiling','weights','uncached'})         # see In depth
     @configured
     def __init__(self, vocab_size:int=256, d_model:int=128, n_layers:int=1,

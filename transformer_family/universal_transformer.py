@@ -268,10 +268,11 @@ def packed(self:Recurrence, x, S, pasts, mask, source, keep)->tuple: # [b,t,d]; 
         left.append(past if keep is None else keep(past))
     return at.out, tuple(left), Ponder(at.steps, at.rest)
 
-# %% ../nbs/40_universal_transformer.ipynb #ad6ebe4c
+# %% ../nbs/40_universal_transformer.ipynb #b50ccba1
 class UniversalTransformerLM(nn.Module):
     "Decoder-only Universal Transformer (Dehghani et al., 2019)."
-    carries_past,exempt = False,frozenset({'weights','uncached'})  # see In depth
+    carries_past,loss_weights = False,{}
+    exempt = frozenset({'weights','uncached'})                     # see In depth
     head,structured_output = TransformerLM.head,TransformerLM.structured_output
     @configured
     @delegates(Recurrence, but=['layer','ff','attn','attend'])
@@ -336,10 +337,10 @@ def ponder_times(self:UniversalTransformerLM,
     if ponder is None: return torch.full_like(tokens, self.layers.n_layers).long()
     return ponder.steps
 
-# %% ../nbs/40_universal_transformer.ipynb #8f7a1c64
+# %% ../nbs/40_universal_transformer.ipynb #39e72f04
 class UniversalTransformer(nn.Module):
     "Encoder-decoder Universal Transformer (Dehghani et al., 2019)."
-    carries_past = False
+    carries_past,loss_weights = False,{}
     head,structured_output = TransformerLM.head,TransformerLM.structured_output
     @configured
     @delegates(Recurrence, but=['layer','ff','attn','attend'])
