@@ -24,7 +24,7 @@ from transformer_family.transformer import TransformerLM
 from transformer_family.transformer_xl import AdaptiveSoftmax, TransformerXL, XLLayer, shifted_attention
 
 BODIES = {op._opoverload: op._init_fn for op in (
-    blocks._tiled, blocks._tiled_backward, transformer_xl._costs, transformer_xl._costs_backward)}
+    blocks._tiled, blocks._tiled_backward, transformer_xl._softmax_costs, transformer_xl._softmax_backward)}
 PUBLISHED = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
 
 

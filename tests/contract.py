@@ -345,7 +345,7 @@ def looked(model, tokens):
 def weights(name):
     model, tokens = small(name), some_tokens()
     seen, calls, out = looked(model, tokens)
-    assert torch.equal(out.logits, model(tokens).logits)
+    close(out.logits, model(tokens).logits)
     assert len(seen.weights) == len(seen.states) == SMALL['n_layers']
     for [A] in seen.weights.values():
         assert A.shape == (BATCH, SMALL['n_heads'], LEN, LEN) and not A.requires_grad
@@ -365,16 +365,16 @@ def uncached_logits(name):
     assert uncached(model) == {'cache': False}, 'it does not take cache=False'
 
     def count(layer, args, out):
+        most.append(len(live))                  # of the layers before
         tree_map(live.add, out[1])
-        most.append(len(live))
     hooks = [m.register_forward_hook(count) for m in model.modules() if hasattr(m, 'state') and hasattr(m, 'sub')]
     with torch.no_grad():
         out = model(tokens, cache=False)
     for hook in hooks:
         hook.remove()
-    assert torch.equal(out.logits, model(tokens).logits)
+    close(out.logits, model(tokens).logits)
     assert out.past is None, 'something is left behind'
-    assert most and max(most) == most[0], f'tensors of pasts that live: {most}'
+    assert most and not any(most), f'tensors of earlier layers that live: {most}'
 
 
 def nll(name):

@@ -10,7 +10,8 @@ from transformer_family import zoo
 from transformer_family.attention import recorded
 from transformer_family.core import arguments
 from transformer_family.image_transformer import ImageToImage
-from transformer_family.transformer import Encoder, EncoderLayer, MaskedLM
+from transformer_family.sparse_transformer import Recomputed
+from transformer_family.transformer import Encoder, EncoderLayer, FeedForward, MaskedLM, nothing
 
 ORDER = Path(__file__).parent/'data/order.json'
 FIXED = {**zoo.models, 'masked_lm': MaskedLM, 'image_to_image': ImageToImage}
@@ -81,6 +82,26 @@ class Sized(EncoderLayer):
     def forward(self, *args, **kwargs):
         x, past, aux = super().forward(*args, **kwargs)
         return x, past, {**aux, 'size': x.square().mean()}
+
+
+class Telling(FeedForward):
+    "Says besides how large its output is."
+    def forward(self, x):
+        y = super().forward(x)
+        return y, None, {'size': y.square().mean()}
+
+
+def test_aux_keeps_its_gradient_through_recomputed_sub_layers():
+    x, grads = torch.randn(2, 5, 8).double(), []
+    for layer in (EncoderLayer, Recomputed):
+        torch.manual_seed(0)
+        stack = Encoder(8, 3, 2, dropout=.2, ff=Telling, layer=layer).double().train()
+        y, _, aux = stack(x, keep=nothing)
+        loss = y.sin().sum() + sum(n*a for n, a in enumerate(aux['size'], 1))
+        grads.append([loss, *torch.autograd.grad(loss, [*stack.parameters()])])
+    for a, b in zip(*grads, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+        assert a.any()
 
 
 def test_aux_of_layers_has_its_gradient():

@@ -40,7 +40,7 @@ def test_models_of_0_1_0(name):
         return
     model, saved = load(OLD/name), load_file(OLD/'logits.safetensors')
     x, want = saved[f'{name}.tokens'], saved[f'{name}.logits']
-    first = [torch.cat([model.start(2), x], 1)] if hasattr(model, 'start') else [x]
+    first = [torch.cat([model.start(2), x], 1)] if getattr(model, 'size', None) else [x]
     args = {'seq2seq': [x, x[:, :4]], 'upscaled': [x[:, :4], *first]}.get(name, first)
     with torch.no_grad():
         torch.testing.assert_close(model(*args).logits, want, rtol=1e-4, atol=1e-5)

@@ -497,7 +497,7 @@ def _softmax_costs(x:Tensor, E:Tensor, bias:Tensor, y:Tensor)->Tuple[Tensor, Ten
     return cost, lse
 
 @_softmax_costs.register_fake
-def _(x, E, bias, y):
+def _softmax_like(x, E, bias, y):
     exact = torch.promote_types(x.dtype, torch.float32)
     return x.new_empty(len(x), dtype=exact), x.new_empty(len(x), dtype=exact)
 
@@ -516,7 +516,8 @@ def _softmax_backward(g:Tensor, x:Tensor, E:Tensor, bias:Tensor, y:Tensor, lse:T
     return dx, dE, db
 
 @_softmax_backward.register_fake
-def _(g, x, E, bias, y, lse): return tuple(torch.empty_like(z) for z in (x, E, bias))
+def _softmax_grads_like(g, x, E, bias, y, lse):
+    return tuple(torch.empty_like(z) for z in (x, E, bias))
 
 def _softmax_save(ctx, inputs, output): ctx.save_for_backward(*inputs, output[1])
 def _softmax_grad(ctx, g, _):
