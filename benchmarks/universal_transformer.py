@@ -20,6 +20,7 @@ SHARES = (0., .1, .25, .5, 1.)         # of the positions, that take all steps
 
 class Planned(Halting):
     "Positions halt at the step that the plan says."
+    fields = *Halting.fields, 'plan'        # what moves with the positions
     plan = None
 
     def add(self, h, x):

@@ -43,7 +43,7 @@ def tree_map(
 
 # %% ../nbs/00_core.ipynb #49bc38f6
 KINDS = ('model', 'wiring', 'positions', 'attention', 'attend', 'activation', 'gate',
-         'output', 'span', 'past', 'cell')
+         'output', 'span', 'past', 'cell', 'transition')
 
 HOMES = {                       # name -> kind, module it lives in
     'TransformerLM': ('model', 'transformer'),
@@ -82,6 +82,8 @@ HOMES |= {
     'Logistics': ('output', 'images'),
     'JointLogistics': ('output', 'images'),
     'CrossAttention': ('attention', 'attention'),
+    'FeedForward': ('transition', 'transformer'),
+    'SeparableConv': ('transition', 'universal_transformer'),
     'TanhCell': ('cell', 'adaptive_computation'),
     'GRUCell': ('cell', 'adaptive_computation'),
     'LSTMCell': ('cell', 'adaptive_computation'),
@@ -196,7 +198,8 @@ FITS = {'int': ('an integer', _is(Integral)), 'float': ('a number', _is(Real)),
         'str': ('a string', _is(str)), 'list': ('a list', _is(list, tuple)),
         'bool': ('True or False', lambda x: isinstance(x, bool)),
         **{kind: (f'of kind {kind!r}, {FACTORY}', _makes)
-           for kind in ('wiring','positions','attention','gate','output')}}
+           for kind in ('wiring','positions','attention','gate','output',
+                        'transition')}}
 
 # %% ../nbs/00_core.ipynb #b40f32b9
 def wanted(

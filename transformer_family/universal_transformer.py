@@ -6,9 +6,17 @@ Docs: https://transformer-family.github.io/transformer_family/universal_transfor
 
 # %% auto #0
 __all__ = ['RULES', 'coordinates', 'Recurrence', 'check_act', 'mean_field', 'interpolate', 'Halting', 'Projected', 'Rows',
-           'UniversalTransformerLM', 'ponder_losses', 'UniversalTransformer']
+           'gathered', 'depthwise', 'preceded', 'SeparableConv', 'check_kernels', 'ConvEncoderLayer',
+           'ConvDecoderLayer', 'UniversalTransformerLM', 'ponder_losses', 'UniversalTransformer', 'Question',
+           'parse_babi', 'babi']
 
 # %% ../nbs/40_universal_transformer.ipynb #f9477962
+import fnmatch
+import tarfile
+from copy import copy
+from pathlib import Path
+from typing import NamedTuple
+
 import torch
 from fastcore.basics import patch
 from fastcore.meta import delegates
@@ -18,7 +26,8 @@ from .adaptive_computation import (
     Ponder, check_halting, check_penalty, ponder_cost)
 from .attention import (
     KV, Source, causal, extend, real_only, span_mask)
-from .core import Output, check_sizes, check_tokens, configured, make
+from .core import (
+    Output, check_rate, check_sizes, check_tokens, configured, make)
 from .positions import SinusoidalPositions, sinusoidal
 from .training import evaluating
 from transformer_family.transformer import (
@@ -53,7 +62,8 @@ class Recurrence(nn.Module):
         check_sizes(d_model=d_model, n_layers=n_layers, d_ff=d_ff)
         check_act(act, epsilon)
         self.n_layers,self.act,self.epsilon = n_layers, act, epsilon
-        args = d_model, n_heads, d_ff or 4*d_model, dropout
+        args,ff = (d_model, n_heads, d_ff or 4*d_model, dropout), kwargs.get('ff')
+        layer = getattr(getattr(ff, 'func', ff), 'layers', {}).get(layer, layer)
         self.layer = make('layer', layer, *args, **kwargs)
         if act: self.W_h = nn.Linear(d_model, 1); nn.init.ones_(self.W_h.bias)
 
@@ -85,6 +95,11 @@ def looks(self:Recurrence)->bool:
     "Is this a decoder, which attends to a source?"
     return isinstance(self.layer, DecoderLayer)
 
+@patch
+def looks_back(self:Recurrence)->bool:
+    "Does the transition look at earlier positions?"
+    return hasattr(self.layer.ff, 'layers')
+
 # %% ../nbs/40_universal_transformer.ipynb #3b045a65
 @patch
 def whole(self:Recurrence,
@@ -95,8 +110,8 @@ def whole(self:Recurrence,
 )->tuple: # states, past, keys and values of the source
     "A step at all positions."
     if not self.looks(): return *self.layer(x, past, mask)[:2], None
-    own,seen = past or (None,seen)
-    if seen is not None: past,source = (own,seen),None
+    own,seen,*tail = past or (None,seen)
+    if seen is not None: past,source = (own,seen,*tail),None
     x,past,_ = self.layer(x, past, mask, source)
     return x, past, past[1]
 
@@ -117,13 +132,15 @@ def forward(self:Recurrence,
     past=None, # what each step left
     mask=None, # predicate or bool tensor; None: every key
     source=None, # of a decoder: Source
-    keep=None # called with the past of each step; default: all of it is left
+    keep=None, # called with the past of each step; default: all of it is left
+    real=None # bool [b,t], True for a real token; for a transition that looks back
 )->tuple: # [b,t,d], pasts, Ponder [b,t] or None
     "Steps until all positions have halted, or T of them."
-    pasts = self.pasts(past)
+    pasts,back = self.pasts(past),self.looks_back()
     mask = self.layer.masks([self.layer], mask, x, pasts[0])[0]
+    if back: mask = mask,real
     if self.act is None: run = self.fixed
-    else: run = self.masked if self.together() else self.packed
+    else: run = self.masked if back or self.together() else self.packed
     return run(x, S, pasts, mask, source, keep)
 
 # %% ../nbs/40_universal_transformer.ipynb #e2f0b948
@@ -132,6 +149,11 @@ def together(self:Recurrence)->bool:
     "Must all take each step: in a graph, and where hooks want to see the layer?"
     hooked = any(m._forward_hooks for m in self.layer.modules())
     return torch.compiler.is_compiling() or hooked
+
+@patch
+def over(self:Recurrence, at, keep)->bool: # Halting
+    "Can the steps that are left be left out?"
+    return keep is nothing and not self.together() and not at.run.any()
 
 # %% ../nbs/40_universal_transformer.ipynb #a8307a4f
 def mean_field(out, x, p):
@@ -147,6 +169,7 @@ RULES = dict(mean_field=mean_field, interpolate=interpolate)
 # %% ../nbs/40_universal_transformer.ipynb #5571b700
 class Halting:
     "Where the positions stand: still running, sum of the halting values, N, R, output."
+    fields = 'run','total','steps','rest','out'
     def __init__(self, stack, x):
         self.stack,self.n,self.out = stack,0,torch.zeros_like(x)
         self.total = self.rest = torch.zeros_like(x[...,0])
@@ -174,7 +197,7 @@ Recurrence.halting = Halting
 # %% ../nbs/40_universal_transformer.ipynb #7f630720
 @patch
 def masked(self:Recurrence, x, S, pasts, mask, source, keep)->tuple: # [b,t,d]; …; Ponder
-    "All T steps at all positions; those that have halted ignore them."
+    "Steps at all positions; those that have halted ignore them."
     left,seen,at = [],None,self.halting(self, x)
     for now,past in zip(self.times(x), pasts):
         z = x + S + now
@@ -182,6 +205,7 @@ def masked(self:Recurrence, x, S, pasts, mask, source, keep)->tuple: # [b,t,d]; 
         x = torch.where(at.run[...,None], y, x)
         at.add(at.halt(z, x), x)
         left.append(past if keep is None else keep(past))
+        if self.over(at, keep): break
     return at.out, tuple(left), Ponder(at.steps, at.rest)
 
 # %% ../nbs/40_universal_transformer.ipynb #8f9f7614
@@ -205,68 +229,171 @@ class Projected:
 # %% ../nbs/40_universal_transformer.ipynb #73c3e100
 class Rows:
     "The running positions of each row, and behind them places of no meaning."
-    def __init__(self, run): # bool [b,t]
-        n = run.sum(1)
-        self.c,self.t = int(n.max()),run.size(1)
-        self.all = bool(run.all())
-        self.at = run.int().argsort(dim=1, descending=True, stable=True)[:,:self.c]
-        real = torch.arange(self.c, device=run.device) < n[:,None]            # [b,c]
-        self.real = real.flatten().nonzero()[:,0]
-        place = self.at + self.t*torch.arange(len(run), device=run.device)[:,None]
-        self.place = place.flatten()[self.real]              # in the batch as one list
+    def __init__(self, run, rows=None): # bool [b,c]: of all positions, or of these rows
+        n,self.all = run.sum(1),bool(run.all())
+        self.c,self.t = int(n.max()),rows.t if rows else run.size(1)
+        self.cols = run.int().argsort(dim=1, descending=True, stable=True)[:,:self.c]
+        self.at = self.take(rows.at) if rows else self.cols                     # [b,c]
+        self.real = torch.arange(self.c, device=run.device) < n[:,None]         # [b,c]
+        row = torch.arange(len(run), device=run.device)[:,None]
+        self.flat = self.at + self.t*row                     # in the batch as one list
+        self.place = self.flat[self.real]
 
-    def take(self, x): # [b,t,…] to [b,c,…]
+    def take(self, x): # [b,c,…] to [b,c',…]
+        "These positions of what there is for the rows before."
         if self.all: return x
-        return x[torch.arange(len(x), device=x.device)[:,None], self.at]
+        return x[torch.arange(len(x), device=x.device)[:,None], self.cols]
 
     def put(self, x, new): # [b,t,…], [b,c,…] to [b,t,…]
-        if self.all: return new
-        new = new.flatten(0,1)[self.real]
-        return x.flatten(0,1).index_copy(0, self.place, new).view_as(x)
+        "Something new at these positions; in place where no gradient needs what was."
+        if len(self.place) == len(x)*self.t: return new
+        write = Tensor.index_copy if torch.is_grad_enabled() else Tensor.index_copy_
+        return write(x.flatten(0,1), 0, self.place, new[self.real]).view_as(x)
 
 # %% ../nbs/40_universal_transformer.ipynb #388e16f6
 @patch
-def mask(self:Rows, mask): # predicate or bool tensor to [b,h,c,s]
-    "The rows of a mask for the running positions."
-    if self.all or mask is None: return mask
-    if not isinstance(mask, Tensor): mask = span_mask(mask, self.t, device=self.at.device)
+def mask(self:Rows, mask, s): # predicate or bool tensor, keys; to [b,h,c,s]
+    "The rows of a mask for these positions."
+    b,t = len(self.at),self.t
+    if mask is None or len(self.place) == b*t: return mask
+    if not isinstance(mask, Tensor): mask = span_mask(mask, t, s, device=self.at.device)
     if mask.size(2) == 1: return mask
-    each = mask.expand(len(self.at), -1, -1, -1).transpose(1,2)       # [b,t,h,s]
-    return self.take(each).transpose(1,2)
+    each = mask.expand(b, -1, -1, -1).transpose(1,2)                  # [b,t,h,s]
+    return each[torch.arange(b, device=each.device)[:,None], self.at].transpose(1,2)
 
 # %% ../nbs/40_universal_transformer.ipynb #50207764
 @patch
 def some(self:Recurrence, z, rows, kv, mask, source, seen)->tuple: # [b,c,d], keys
     "A step at the running positions, which look at all."
-    layer,z = self.layer,rows.take(z)
-    attn = layer.attn
-    y = attn.attend(attn.queries(z), kv.k, kv.v, rows.mask(mask), None,
+    layer,attn = self.layer,self.layer.attn
+    mask = rows.mask(mask, kv.k.size(2))
+    y = attn.attend(attn.queries(z), kv.k, kv.v, mask, None,
                     dropout_p=attn.dropout*self.training)
     z = layer.attn_wiring.leave(z, attn.out(y))
     if self.looks():
         z,seen,_ = layer.sub('cross', z, seen, None, None if seen else source)
     return layer.sub('ff', z)[0], seen
 
+# %% ../nbs/40_universal_transformer.ipynb #3cc4ceac
+@patch
+def ended(self:Halting, rows)->tuple: # places in the batch [n]; N, R [n]; output [n,d]
+    "The positions that the last step ended."
+    last = rows.real & ~self.run
+    return tuple(x[last] for x in (rows.flat, self.steps, self.rest, self.out))
+
+@patch
+def goes_on(self:Halting, rows, *xs)->tuple: # Rows, Halting, xs; of what still runs
+    "What is left of the rows after a step."
+    rows,at = Rows(self.run, rows),copy(self)
+    for n in self.fields: setattr(at, n, rows.take(getattr(self, n)))
+    return rows, at, *map(rows.take, xs)
+
+def gathered(ended, b)->tuple: # [b,t,d], Ponder [b,t]
+    "Outputs in the order of the batch: every position has ended once."
+    place,*xs = (torch.cat(z) for z in zip(*ended))
+    N,R,out = (x[place.argsort()].unflatten(0, (b,-1)) for x in xs)
+    return out, Ponder(N, R)
+
 # %% ../nbs/40_universal_transformer.ipynb #59201357
 @patch
 def packed(self:Recurrence, x, S, pasts, mask, source, keep)->tuple: # [b,t,d]; …; Ponder
     "Steps for the positions that have not halted, and none when all have."
-    left,at,times = [],self.halting(self, x),self.times(x)
-    seen,kv = None,Projected(self.layer.attn, x+S, times)
+    at,times,S = self.halting(self, x),self.times(x),S.expand_as(x)
+    kv,rows = Projected(self.layer.attn, x+S, times),Rows(at.run)
+    seen,left,ended = None,[],[]
     for n,past in enumerate(pasts):
         own,seen = (past or (None,seen)) if self.looks() else (past,None)
         keys = extend(own, kv.at(n))
-        if at.run.any():
-            z,rows = x + S + times[n], Rows(at.run)
-            y,seen = self.some(z, rows, keys, mask, source, seen)
-            h = at.halt(rows.take(z), y)
-            x,h = rows.put(x, y), rows.put(torch.zeros_like(at.total), h)
-            kv.change(y + rows.take(S.expand_as(x)), rows)
-            at.add(h, x)
+        if rows.c:
+            z = x + S + times[n]
+            x,seen = self.some(z, rows, keys, mask, source, seen)
+            at.add(at.halt(z, x), x)
+            kv.change(x + S, rows)
+            ended.append(at.ended(rows))
+            rows,at,x,S = at.goes_on(rows, x, S)
         elif keep is nothing: break
         past = (keys,seen) if self.looks() else keys
         left.append(past if keep is None else keep(past))
-    return at.out, tuple(left), Ponder(at.steps, at.rest)
+    out,ponder = gathered(ended, len(x))
+    return out, tuple(left), ponder
+
+# %% ../nbs/40_universal_transformer.ipynb #c0a10002
+def depthwise(
+    x:Tensor, # [b,k-1+t,d]: the positions, and k-1 before them
+    V:Tensor # [k,d]
+)->Tensor: # [b,t,d]
+    "Each feature of k positions, weighted and summed (Chollet, 2017)."
+    t = x.size(1) - len(V) + 1
+    return sum(v*x[:,j:j+t] for j,v in enumerate(V))
+
+def preceded(
+    x:Tensor, # [b,t,d]
+    past, # [b,k-1,d] of the positions before; None: there are none
+    k:int,
+    real=None # bool [b,t], True for a real token
+)->tuple: # [b,k-1+t,d]; the last k-1 of them
+    "Inputs of a convolution, and what the next positions need of them."
+    if real is not None: x = x.masked_fill(~real[...,None], 0.)
+    if past is None: past = x.new_zeros(len(x), k-1, x.size(-1))
+    x = torch.cat([past, x], 1)
+    return x, x[:,x.size(1)-k+1:].clone()
+
+# %% ../nbs/40_universal_transformer.ipynb #c0a10003
+class SeparableConv(nn.Module):
+    "Two separable convolutions with a ReLU between (Dehghani et al., 2.1)."
+    def __init__(self,
+        d_model:int,
+        d_ff:int, # features between the two
+        kernels=(3,5), # positions that each looks at
+        dropout:float=0. # of the inner activations
+    ):
+        super().__init__()
+        check_sizes(d_model=d_model, d_ff=d_ff); check_rate(dropout=dropout)
+        check_kernels(kernels); self.dropout = nn.Dropout(dropout)
+        self.V_1,self.V_2 = (nn.Parameter(torch.empty(k, d).uniform_(-k**-.5, k**-.5))
+                             for k,d in zip(kernels, (d_model,d_ff)))
+        self.W_1,self.W_2 = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
+
+    def forward(self, x, past=None, real=None)->tuple: # [b,t,d], past, aux
+        "The transition, and the last inputs of both convolutions."
+        one,two = past or (None,None)
+        x,one = preceded(x, one, len(self.V_1), real)
+        y = self.dropout(self.W_1(depthwise(x, self.V_1)).relu())               # [b,t,f]
+        y,two = preceded(y, two, len(self.V_2), real)
+        return self.W_2(depthwise(y, self.V_2)), (one,two), {}
+
+# %% ../nbs/40_universal_transformer.ipynb #c0a10004
+def check_kernels(kernels)->None:
+    "Raise `ValueError` for what are not the widths of two convolutions."
+    two = isinstance(kernels, (tuple,list)) and len(kernels) == 2
+    if two and all(isinstance(k, int) and k > 0 for k in kernels): return
+    raise ValueError(f"kernels are two numbers of positions, at least 1 each, got "
+                     f"{kernels!r}")
+
+# %% ../nbs/40_universal_transformer.ipynb #c0a10006
+class ConvEncoderLayer(EncoderLayer):
+    "An encoder layer whose transition looks back."
+    def forward(self, x, past=None, mask=(None,None), source=None):
+        "Attention and convolution: the stream, past and aux."
+        (past,tail),(mask,real) = past or (None,None), mask
+        x,past,_ = self.sub('attn', x, past, mask)
+        x,tail,_ = self.sub('ff', x, tail, real)
+        return x, (past,tail), {}
+
+    def masks(self, layers, mask, x, past):
+        return super().masks(layers, mask, x, past and past[0])
+
+class ConvDecoderLayer(DecoderLayer):
+    "A decoder layer whose transition looks back."
+    def forward(self, x, past=None, mask=(causal,None), source=None):
+        "Attention, attention to the source, convolution: the stream, past and aux."
+        (own,src,*tail),(mask,real) = past or (None,None), mask
+        x,own,_ = self.sub('attn', x, own, mask)
+        x,src,_ = self.sub('cross', x, src, None, source)
+        x,tail,_ = self.sub('ff', x, tail[0] if tail else None, real)
+        return x, (own,src,tail), {}
+
+SeparableConv.layers = {EncoderLayer: ConvEncoderLayer, DecoderLayer: ConvDecoderLayer}
 
 # %% ../nbs/40_universal_transformer.ipynb #b50ccba1
 class UniversalTransformerLM(nn.Module):
@@ -275,11 +402,11 @@ class UniversalTransformerLM(nn.Module):
     exempt = frozenset({'weights','uncached'})                     # see In depth
     head,structured_output = TransformerLM.head,TransformerLM.structured_output
     @configured
-    @delegates(Recurrence, but=['layer','ff','attn','attend'])
+    @delegates(Recurrence, but=['layer','attn','attend'])
     def __init__(self, vocab_size:int=256, d_model:int=128, n_layers:int=6, n_heads:int=4,
                  d_ff:int=None, dropout:float=0., max_len:int=512, act='mean_field',
                  penalty:float=.01, # weight of the ponder cost
-                 **kwargs): # of the recurrence: epsilon; d_head, d_value, bias
+                 **kwargs): # of the recurrence: epsilon; ff, d_head, …
         super().__init__()
         check_sizes(vocab_size=vocab_size, max_len=max_len); check_penalty(penalty)
         self.vocab_size,self.max_len = vocab_size,max_len
@@ -299,7 +426,8 @@ def states(self:UniversalTransformerLM, tokens, past=None, mask=None, keep=None)
     x = self.dropout(self.embed(tokens))                                     # [b,t,d]
     S = self.positions(torch.zeros_like(x), places(real, past.position, t))
     seen = real_only(causal, real, t)
-    x,layers,ponder = self.layers(x, S, past.layers, seen, keep=keep)
+    new = None if real is None else real[:,real.size(1)-t:]
+    x,layers,ponder = self.layers(x, S, past.layers, seen, keep=keep, real=new)
     return x, None if keep else Past(past.position + t, layers, real), ponder
 
 @patch
@@ -343,7 +471,7 @@ class UniversalTransformer(nn.Module):
     carries_past,loss_weights = False,{}
     head,structured_output = TransformerLM.head,TransformerLM.structured_output
     @configured
-    @delegates(Recurrence, but=['layer','ff','attn','attend'])
+    @delegates(Recurrence, but=['layer','attn','attend'])
     def __init__(self, src_vocab:int, tgt_vocab:int=None, d_model:int=512, n_layers:int=6,
                  n_heads:int=8, d_ff:int=None, dropout:float=.1, max_len:int=None,
                  act='mean_field', penalty:float=.01, offset:int=0, **kwargs):
@@ -371,7 +499,8 @@ def encoded(self:UniversalTransformer, src, src_mask, start)->tuple: # [b,s,d], 
     real,s = real_tokens(src, src_mask, Past(0, None)),src.size(1)
     x = self.dropout(self.src_embed(src))
     S = self.positions(torch.zeros_like(x), start + places(real, 0, s))
-    x,_,ponder = self.encoder(x, S, mask=real_only(None, real, s), keep=nothing)
+    x,_,ponder = self.encoder(x, S, mask=real_only(None, real, s), keep=nothing,
+                              real=real)
     return x, ponder
 
 # %% ../nbs/40_universal_transformer.ipynb #ade7ef51
@@ -405,3 +534,81 @@ def costs(self:UniversalTransformer, encoder, src_mask, decoder)->dict:
     if not self.training or decoder is None: return {}
     return {'ponder_encoder': ponder_losses(encoder, src_mask)['ponder'],
             'ponder_decoder': ponder_losses(decoder)['ponder']}
+
+# %% ../nbs/40_universal_transformer.ipynb #c0b10003
+@patch
+def ponder_times(self:UniversalTransformer,
+    src:Tensor, # [b,s], integers
+    src_mask:Tensor=None # bool [b,s], True for a real token
+)->Tensor: # [b,s]
+    "How many steps each position of a source took."
+    with evaluating(self): ponder = self.encoded(src, src_mask, 0)[1]
+    if ponder is None: return torch.full_like(src, self.encoder.n_layers).long()
+    return ponder.steps
+
+# %% ../nbs/40_universal_transformer.ipynb #c0b20002
+class Question(NamedTuple):
+    "A question of bAbI (Weston et al., 2016)."
+    story:list # the sentences before it
+    text:str
+    answer:str # several words have commas between them
+    support:list # indices of the sentences that give the answer
+
+def parse_babi(lines)->list: # of Question
+    "The questions of a file of bAbI."
+    out,story,where,last = [],[],{},0
+    for i,line in enumerate(lines, 1):
+        n,text = _numbered(line, i)
+        if n == 1: story,where,last = [],{},0
+        if n != last + 1:
+            raise ValueError(f"line {i} is number {n} of its story, expected {last+1}, "
+                             f"or 1 where a story begins")
+        last = n
+        if '\t' in text: out.append(_question(text, i, story, where))
+        else: where[str(n)] = len(story); story.append(text.strip())
+    return out
+
+# %% ../nbs/40_universal_transformer.ipynb #c0b20003
+def _numbered(line, i):
+    "The number of a line, and what follows."
+    n,_,text = line.partition(' ')
+    if n.isdecimal() and text.strip(): return int(n), text
+    raise ValueError(f"line {i} is not a number and a sentence: {line[:60]!r}")
+
+def _question(text, i, story, where):
+    "A question, its answer and what supports it."
+    parts = [x.strip() for x in text.split('\t')]
+    if len(parts) != 3 or not all(parts):
+        raise ValueError(f"line {i} is no question, its answer and the numbers of the "
+                         f"lines that support it, with tabs between: {text[:60]!r}")
+    for n in parts[2].split():
+        if n not in where:
+            raise ValueError(f"line {i} names line {n} of its story as a support, which "
+                             f"is no sentence before it")
+    return Question(story[:], *parts[:2], [where[n] for n in parts[2].split()])
+
+# %% ../nbs/40_universal_transformer.ipynb #c0b20004
+def babi(
+    path, # of the folder, or of a tar archive
+    task:int, # 1 to 20
+    part:str='train' # or 'test'
+)->list: # of Question
+    "The questions of one of bAbI's tasks."
+    path,name = Path(path).expanduser(), f'qa{task}_*_{part}.txt'
+    if path.is_dir(): found = {str(p): p.read_bytes for p in path.rglob(name)}
+    elif path.is_file(): found = _packed(path, name)
+    else: raise FileNotFoundError(f"no file {path}: give bAbI's archive or its folder")
+    if len(found) != 1:
+        raise ValueError(f"{path} has {len(found)} files {name}, expected 1: give the "
+                         f"folder of one language and size, a task from 1 to 20, and "
+                         f"train or test")
+    (where,read), = found.items()
+    try: return parse_babi(read().decode('utf-8').splitlines())
+    except ValueError as e: raise ValueError(f"{where}: {e}") from e
+
+def _packed(path, name):
+    "Members of an archive by that name, and what reads them."
+    try: tar = tarfile.open(path)
+    except tarfile.TarError as e: raise ValueError(f"{path} is no tar archive ({e})") from e
+    names = fnmatch.filter(tar.getnames(), f'*{name}')
+    return {n: lambda n=n: tar.extractfile(n).read() for n in names}
