@@ -86,7 +86,7 @@ def test_files_of_babi(tmp_path):
 @pytest.mark.parametrize('content', [b'', b'no archive', b'\x1f\x8bdamaged'])
 def test_no_archive(tmp_path, content):
     (tmp_path/'babi.tgz').write_bytes(content)
-    with pytest.raises(ValueError, match='babi.tgz is no tar archive'):
+    with pytest.raises(ValueError, match='babi.tgz is no tar archive, or damaged'):
         babi(tmp_path/'babi.tgz', 1)
 
 

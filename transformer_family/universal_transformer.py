@@ -6,13 +6,14 @@ Docs: https://transformer-family.github.io/transformer_family/universal_transfor
 
 # %% auto #0
 __all__ = ['RULES', 'coordinates', 'Recurrence', 'check_act', 'mean_field', 'interpolate', 'Halting', 'Projected', 'Rows',
-           'gathered', 'depthwise', 'preceded', 'SeparableConv', 'check_kernels', 'ConvEncoderLayer',
-           'ConvDecoderLayer', 'UniversalTransformerLM', 'ponder_losses', 'UniversalTransformer', 'Question',
-           'parse_babi', 'babi']
+           'gathered', 'depthwise', 'preceded', 'real_first', 'moved', 'SeparableConv', 'check_kernels',
+           'ConvEncoderLayer', 'ConvDecoderLayer', 'UniversalTransformerLM', 'ponder_losses', 'UniversalTransformer',
+           'Question', 'parse_babi', 'babi']
 
 # %% ../nbs/40_universal_transformer.ipynb #f9477962
 import fnmatch
 import tarfile
+import zlib
 from copy import copy
 from pathlib import Path
 from typing import NamedTuple
@@ -327,16 +328,28 @@ def depthwise(
     return sum(v*x[:,j:j+t] for j,v in enumerate(V))
 
 def preceded(
-    x:Tensor, # [b,t,d]
+    x:Tensor, # [b,t,d], padding last
     past, # [b,k-1,d] of the positions before; None: there are none
     k:int,
-    real=None # bool [b,t], True for a real token
-)->tuple: # [b,k-1+t,d]; the last k-1 of them
+    n=None # [b], how many are real tokens; None: all
+)->tuple: # [b,k-1+t,d]; the last k-1 of them that are real
     "Inputs of a convolution, and what the next positions need of them."
-    if real is not None: x = x.masked_fill(~real[...,None], 0.)
     if past is None: past = x.new_zeros(len(x), k-1, x.size(-1))
     x = torch.cat([past, x], 1)
-    return x, x[:,x.size(1)-k+1:].clone()
+    if n is None: return x, x[:,x.size(1)-k+1:].clone()
+    return x, moved(x, n[:,None] + torch.arange(k-1, device=x.device))
+
+# %% ../nbs/40_universal_transformer.ipynb #c0a1000b
+def real_first(real)->tuple: # how many are real [b]; the order [b,t] and its inverse
+    "Real tokens before padding."
+    if real is None: return None,None,None
+    order = real.int().argsort(dim=1, descending=True, stable=True)
+    return real.sum(1), order, order.argsort(1)
+
+def moved(x, order): # [b,t,d], [b,n] to [b,n,d]
+    "The positions of each row in another order."
+    if order is None: return x
+    return x[torch.arange(len(x), device=x.device)[:,None], order]
 
 # %% ../nbs/40_universal_transformer.ipynb #c0a10003
 class SeparableConv(nn.Module):
@@ -354,13 +367,20 @@ class SeparableConv(nn.Module):
                              for k,d in zip(kernels, (d_model,d_ff)))
         self.W_1,self.W_2 = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
 
-    def forward(self, x, past=None, real=None)->tuple: # [b,t,d], past, aux
-        "The transition, and the last inputs of both convolutions."
-        one,two = past or (None,None)
-        x,one = preceded(x, one, len(self.V_1), real)
-        y = self.dropout(self.W_1(depthwise(x, self.V_1)).relu())               # [b,t,f]
-        y,two = preceded(y, two, len(self.V_2), real)
-        return self.W_2(depthwise(y, self.V_2)), (one,two), {}
+# %% ../nbs/40_universal_transformer.ipynb #c0a1000c
+@patch
+def forward(self:SeparableConv,
+    x:Tensor, # [b,t,d]
+    past=None, # the last inputs of both convolutions
+    real=None # bool [b,t], True for a real token; None: all are
+)->tuple: # [b,t,d], past, aux
+    "The transition of every position (Dehghani et al., 2.1)."
+    one,two = past or (None,None)
+    n,order,back = real_first(real)
+    x,one = preceded(moved(x, order), one, len(self.V_1), n)
+    y = self.dropout(self.W_1(depthwise(x, self.V_1)).relu())                   # [b,t,f]
+    y,two = preceded(y, two, len(self.V_2), n)
+    return moved(self.W_2(depthwise(y, self.V_2)), back), (one,two), {}
 
 # %% ../nbs/40_universal_transformer.ipynb #c0a10004
 def check_kernels(kernels)->None:
@@ -595,20 +615,22 @@ def babi(
 )->list: # of Question
     "The questions of one of bAbI's tasks."
     path,name = Path(path).expanduser(), f'qa{task}_*_{part}.txt'
-    if path.is_dir(): found = {str(p): p.read_bytes for p in path.rglob(name)}
-    elif path.is_file(): found = _packed(path, name)
+    if path.is_dir(): found = {str(p): p.read_bytes() for p in path.rglob(name)}
+    elif path.is_file(): found = _members(path, name)
     else: raise FileNotFoundError(f"no file {path}: give bAbI's archive or its folder")
     if len(found) != 1:
         raise ValueError(f"{path} has {len(found)} files {name}, expected 1: give the "
                          f"folder of one language and size, a task from 1 to 20, and "
                          f"train or test")
-    (where,read), = found.items()
-    try: return parse_babi(read().decode('utf-8').splitlines())
+    (where,text), = found.items()
+    try: return parse_babi(text.decode('utf-8').splitlines())
     except ValueError as e: raise ValueError(f"{where}: {e}") from e
 
-def _packed(path, name):
-    "Members of an archive by that name, and what reads them."
-    try: tar = tarfile.open(path)
-    except tarfile.TarError as e: raise ValueError(f"{path} is no tar archive ({e})") from e
-    names = fnmatch.filter(tar.getnames(), f'*{name}')
-    return {n: lambda n=n: tar.extractfile(n).read() for n in names}
+def _members(path, name):
+    "The files by that name in an archive."
+    try:
+        with tarfile.open(path) as tar:
+            names = fnmatch.filter(tar.getnames(), f'*{name}')
+            return {n: tar.extractfile(n).read() for n in names}
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as e:
+        raise ValueError(f"{path} is no tar archive, or damaged ({e})") from e
