@@ -94,7 +94,6 @@ HOMES |= {
     'ImagePast': ('past', 'image_transformer'),
     'PixelPast': ('past', 'image_transformer'),
     'SharedQK': ('past', 'reformer'),
-    'ACTPast': ('past', 'adaptive_computation'),
 }
 
 # %% ../nbs/00_core.ipynb #3b8aa3f1

@@ -419,7 +419,6 @@ SeparableConv.layers = {EncoderLayer: ConvEncoderLayer, DecoderLayer: ConvDecode
 class UniversalTransformerLM(nn.Module):
     "Decoder-only Universal Transformer (Dehghani et al., 2019)."
     carries_past,loss_weights = False,{}
-    exempt = frozenset({'weights','uncached'})                     # see In depth
     head,structured_output = TransformerLM.head,TransformerLM.structured_output
     @configured
     @delegates(Recurrence, but=['layer','attn','attend'])
