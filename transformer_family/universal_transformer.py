@@ -6,9 +6,9 @@ Docs: https://transformer-family.github.io/transformer_family/universal_transfor
 
 # %% auto #0
 __all__ = ['RULES', 'coordinates', 'Recurrence', 'check_act', 'mean_field', 'interpolate', 'Halting', 'Projected', 'Rows',
-           'gathered', 'depthwise', 'preceded', 'real_first', 'moved', 'SeparableConv', 'check_kernels',
-           'ConvEncoderLayer', 'ConvDecoderLayer', 'UniversalTransformerLM', 'ponder_losses', 'UniversalTransformer',
-           'Question', 'parse_babi', 'babi']
+           'gathered', 'UniversalTransformerLM', 'ponder_losses', 'UniversalTransformer', 'Question', 'parse_babi',
+           'babi', 'depthwise', 'preceded', 'real_first', 'moved', 'SeparableConv', 'check_kernels', 'ConvEncoderLayer',
+           'ConvDecoderLayer']
 
 # %% ../nbs/40_universal_transformer.ipynb #f9477962
 import fnmatch
@@ -318,103 +318,6 @@ def packed(self:Recurrence, x, S, pasts, mask, source, keep)->tuple: # [b,t,d]; 
     out,ponder = gathered(ended, len(x))
     return out, tuple(left), ponder
 
-# %% ../nbs/40_universal_transformer.ipynb #c0a10002
-def depthwise(
-    x:Tensor, # [b,k-1+t,d]: the positions, and k-1 before them
-    V:Tensor # [k,d]
-)->Tensor: # [b,t,d]
-    "Each feature of k positions, weighted and summed (Chollet, 2017)."
-    t = x.size(1) - len(V) + 1
-    return sum(v*x[:,j:j+t] for j,v in enumerate(V))
-
-def preceded(
-    x:Tensor, # [b,t,d], padding last
-    past, # [b,k-1,d] of the positions before; None: there are none
-    k:int,
-    n=None # [b], how many are real tokens; None: all
-)->tuple: # [b,k-1+t,d]; the last k-1 of them that are real
-    "Inputs of a convolution, and what the next positions need of them."
-    if past is None: past = x.new_zeros(len(x), k-1, x.size(-1))
-    x = torch.cat([past, x], 1)
-    if n is None: return x, x[:,x.size(1)-k+1:].clone()
-    return x, moved(x, n[:,None] + torch.arange(k-1, device=x.device))
-
-# %% ../nbs/40_universal_transformer.ipynb #c0a1000b
-def real_first(real)->tuple: # how many are real [b]; the order [b,t] and its inverse
-    "Real tokens before padding."
-    if real is None: return None,None,None
-    order = real.int().argsort(dim=1, descending=True, stable=True)
-    return real.sum(1), order, order.argsort(1)
-
-def moved(x, order): # [b,t,d], [b,n] to [b,n,d]
-    "The positions of each row in another order."
-    if order is None: return x
-    return x[torch.arange(len(x), device=x.device)[:,None], order]
-
-# %% ../nbs/40_universal_transformer.ipynb #c0a10003
-class SeparableConv(nn.Module):
-    "Two separable convolutions with a ReLU between (Dehghani et al., 2.1)."
-    def __init__(self,
-        d_model:int,
-        d_ff:int, # features between the two
-        kernels=(3,5), # positions that each looks at
-        dropout:float=0. # of the inner activations
-    ):
-        super().__init__()
-        check_sizes(d_model=d_model, d_ff=d_ff); check_rate(dropout=dropout)
-        check_kernels(kernels); self.dropout = nn.Dropout(dropout)
-        self.V_1,self.V_2 = (nn.Parameter(torch.empty(k, d).uniform_(-k**-.5, k**-.5))
-                             for k,d in zip(kernels, (d_model,d_ff)))
-        self.W_1,self.W_2 = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
-
-# %% ../nbs/40_universal_transformer.ipynb #c0a1000c
-@patch
-def forward(self:SeparableConv,
-    x:Tensor, # [b,t,d]
-    past=None, # the last inputs of both convolutions
-    real=None # bool [b,t], True for a real token; None: all are
-)->tuple: # [b,t,d], past, aux
-    "The transition of every position (Dehghani et al., 2.1)."
-    one,two = past or (None,None)
-    n,order,back = real_first(real)
-    x,one = preceded(moved(x, order), one, len(self.V_1), n)
-    y = self.dropout(self.W_1(depthwise(x, self.V_1)).relu())                   # [b,t,f]
-    y,two = preceded(y, two, len(self.V_2), n)
-    return moved(self.W_2(depthwise(y, self.V_2)), back), (one,two), {}
-
-# %% ../nbs/40_universal_transformer.ipynb #c0a10004
-def check_kernels(kernels)->None:
-    "Raise `ValueError` for what are not the widths of two convolutions."
-    two = isinstance(kernels, (tuple,list)) and len(kernels) == 2
-    if two and all(isinstance(k, int) and k > 0 for k in kernels): return
-    raise ValueError(f"kernels are two numbers of positions, at least 1 each, got "
-                     f"{kernels!r}")
-
-# %% ../nbs/40_universal_transformer.ipynb #c0a10006
-class ConvEncoderLayer(EncoderLayer):
-    "An encoder layer whose transition looks back."
-    def forward(self, x, past=None, mask=(None,None), source=None):
-        "Attention and convolution: the stream, past and aux."
-        (past,tail),(mask,real) = past or (None,None), mask
-        x,past,_ = self.sub('attn', x, past, mask)
-        x,tail,_ = self.sub('ff', x, tail, real)
-        return x, (past,tail), {}
-
-    def masks(self, layers, mask, x, past):
-        return super().masks(layers, mask, x, past and past[0])
-
-class ConvDecoderLayer(DecoderLayer):
-    "A decoder layer whose transition looks back."
-    def forward(self, x, past=None, mask=(causal,None), source=None):
-        "Attention, attention to the source, convolution: the stream, past and aux."
-        (own,src,*tail),(mask,real) = past or (None,None), mask
-        x,own,_ = self.sub('attn', x, own, mask)
-        x,src,_ = self.sub('cross', x, src, None, source)
-        x,tail,_ = self.sub('ff', x, tail[0] if tail else None, real)
-        return x, (own,src,tail), {}
-
-SeparableConv.layers = {EncoderLayer: ConvEncoderLayer, DecoderLayer: ConvDecoderLayer}
-
 # %% ../nbs/40_universal_transformer.ipynb #b50ccba1
 class UniversalTransformerLM(nn.Module):
     "Decoder-only Universal Transformer (Dehghani et al., 2019)."
@@ -633,3 +536,100 @@ def _members(path, name):
             return {n: tar.extractfile(n).read() for n in names}
     except (tarfile.TarError, OSError, EOFError, zlib.error) as e:
         raise ValueError(f"{path} is no tar archive, or damaged ({e})") from e
+
+# %% ../nbs/40_universal_transformer.ipynb #c0a10002
+def depthwise(
+    x:Tensor, # [b,k-1+t,d]: the positions, and k-1 before them
+    V:Tensor # [k,d]
+)->Tensor: # [b,t,d]
+    "Each feature of k positions, weighted and summed (Chollet, 2017)."
+    t = x.size(1) - len(V) + 1
+    return sum(v*x[:,j:j+t] for j,v in enumerate(V))
+
+def preceded(
+    x:Tensor, # [b,t,d], padding last
+    past, # [b,k-1,d] of the positions before; None: there are none
+    k:int,
+    n=None # [b], how many are real tokens; None: all
+)->tuple: # [b,k-1+t,d]; the last k-1 of them that are real
+    "Inputs of a convolution, and what the next positions need of them."
+    if past is None: past = x.new_zeros(len(x), k-1, x.size(-1))
+    x = torch.cat([past, x], 1)
+    if n is None: return x, x[:,x.size(1)-k+1:].clone()
+    return x, moved(x, n[:,None] + torch.arange(k-1, device=x.device))
+
+# %% ../nbs/40_universal_transformer.ipynb #c0a1000b
+def real_first(real)->tuple: # how many are real [b]; the order [b,t] and its inverse
+    "Real tokens before padding."
+    if real is None: return None,None,None
+    order = real.int().argsort(dim=1, descending=True, stable=True)
+    return real.sum(1), order, order.argsort(1)
+
+def moved(x, order): # [b,t,d], [b,n] to [b,n,d]
+    "The positions of each row in another order."
+    if order is None: return x
+    return x[torch.arange(len(x), device=x.device)[:,None], order]
+
+# %% ../nbs/40_universal_transformer.ipynb #c0a10003
+class SeparableConv(nn.Module):
+    "Two separable convolutions with a ReLU between (Dehghani et al., 2.1)."
+    def __init__(self,
+        d_model:int,
+        d_ff:int, # features between the two
+        kernels=(3,5), # positions that each looks at
+        dropout:float=0. # of the inner activations
+    ):
+        super().__init__()
+        check_sizes(d_model=d_model, d_ff=d_ff); check_rate(dropout=dropout)
+        check_kernels(kernels); self.dropout = nn.Dropout(dropout)
+        self.V_1,self.V_2 = (nn.Parameter(torch.empty(k, d).uniform_(-k**-.5, k**-.5))
+                             for k,d in zip(kernels, (d_model,d_ff)))
+        self.W_1,self.W_2 = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
+
+# %% ../nbs/40_universal_transformer.ipynb #c0a1000c
+@patch
+def forward(self:SeparableConv,
+    x:Tensor, # [b,t,d]
+    past=None, # the last inputs of both convolutions
+    real=None # bool [b,t], True for a real token; None: all are
+)->tuple: # [b,t,d], past, aux
+    "The transition of every position (Dehghani et al., 2.1)."
+    one,two = past or (None,None)
+    n,order,back = real_first(real)
+    x,one = preceded(moved(x, order), one, len(self.V_1), n)
+    y = self.dropout(self.W_1(depthwise(x, self.V_1)).relu())                   # [b,t,f]
+    y,two = preceded(y, two, len(self.V_2), n)
+    return moved(self.W_2(depthwise(y, self.V_2)), back), (one,two), {}
+
+# %% ../nbs/40_universal_transformer.ipynb #c0a10004
+def check_kernels(kernels)->None:
+    "Raise `ValueError` for what are not the widths of two convolutions."
+    two = isinstance(kernels, (tuple,list)) and len(kernels) == 2
+    if two and all(isinstance(k, int) and k > 0 for k in kernels): return
+    raise ValueError(f"kernels are two numbers of positions, at least 1 each, got "
+                     f"{kernels!r}")
+
+# %% ../nbs/40_universal_transformer.ipynb #c0a10006
+class ConvEncoderLayer(EncoderLayer):
+    "An encoder layer whose transition looks back."
+    def forward(self, x, past=None, mask=(None,None), source=None):
+        "Attention and convolution: the stream, past and aux."
+        (past,tail),(mask,real) = past or (None,None), mask
+        x,past,_ = self.sub('attn', x, past, mask)
+        x,tail,_ = self.sub('ff', x, tail, real)
+        return x, (past,tail), {}
+
+    def masks(self, layers, mask, x, past):
+        return super().masks(layers, mask, x, past and past[0])
+
+class ConvDecoderLayer(DecoderLayer):
+    "A decoder layer whose transition looks back."
+    def forward(self, x, past=None, mask=(causal,None), source=None):
+        "Attention, attention to the source, convolution: the stream, past and aux."
+        (own,src,*tail),(mask,real) = past or (None,None), mask
+        x,own,_ = self.sub('attn', x, own, mask)
+        x,src,_ = self.sub('cross', x, src, None, source)
+        x,tail,_ = self.sub('ff', x, tail[0] if tail else None, real)
+        return x, (own,src,tail), {}
+
+SeparableConv.layers = {EncoderLayer: ConvEncoderLayer, DecoderLayer: ConvDecoderLayer}
