@@ -246,10 +246,9 @@ class Rows:
         return x[torch.arange(len(x), device=x.device)[:,None], self.cols]
 
     def put(self, x, new): # [b,t,…], [b,c,…] to [b,t,…]
-        "Something new at these positions; in place where no gradient needs what was."
+        "Something new at these positions, in place."
         if len(self.place) == len(x)*self.t: return new
-        write = Tensor.index_copy if torch.is_grad_enabled() else Tensor.index_copy_
-        return write(x.flatten(0,1), 0, self.place, new[self.real]).view_as(x)
+        return x.flatten(0,1).index_copy_(0, self.place, new[self.real]).view_as(x)
 
 # %% ../nbs/40_universal_transformer.ipynb #388e16f6
 @patch
