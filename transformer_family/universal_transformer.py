@@ -188,10 +188,12 @@ class Halting:
         self.total = torch.where(self.run, self.total+h, self.total)
         self.run = self.run & ~last
 
-    def halt(self, before, after):
-        "The halting value of a step, of what went into it or came out."
-        x = after if self.stack.act == 'mean_field' else before
-        return self.stack.W_h(x)[...,0].sigmoid()
+# %% ../nbs/40_universal_transformer.ipynb #c0f20001
+@patch
+def halt(self:Halting, before, after):
+    "The halting value of a step, of what went into it or came out."
+    x = after if self.stack.act == 'mean_field' else before
+    return self.stack.W_h(x)[...,0].sigmoid()
 
 Recurrence.halting = Halting
 
@@ -351,6 +353,7 @@ def states(self:UniversalTransformerLM, tokens, past=None, mask=None, keep=None)
     x,layers,ponder = self.layers(x, S, past.layers, seen, keep=keep, real=new)
     return x, None if keep else Past(past.position + t, layers, real), ponder
 
+# %% ../nbs/40_universal_transformer.ipynb #c0f20002
 @patch
 def forward(self:UniversalTransformerLM,
     tokens:Tensor, # [b,t], integers
@@ -527,6 +530,7 @@ def babi(
     try: return parse_babi(text.decode('utf-8').splitlines())
     except ValueError as e: raise ValueError(f"{where}: {e}") from e
 
+# %% ../nbs/40_universal_transformer.ipynb #c0f20003
 def _members(path, name):
     "The files by that name in an archive."
     try:
