@@ -43,13 +43,14 @@ def tree_map(
 
 # %% ../nbs/00_core.ipynb #49bc38f6
 KINDS = ('model', 'wiring', 'positions', 'attention', 'attend', 'activation', 'gate',
-         'output', 'span', 'past')
+         'output', 'span', 'past', 'cell')
 
 HOMES = {                       # name -> kind, module it lives in
     'TransformerLM': ('model', 'transformer'),
     'Transformer': ('model', 'transformer'),
     'MaskedLM': ('model', 'transformer'),
     'CharacterTransformer': ('model', 'character_transformer'),
+    'ACTRNN': ('model', 'adaptive_computation'),
     'TransformerXL': ('model', 'transformer_xl'),
     'AdaptiveSpanTransformer': ('model', 'adaptive_span'),
     'DynamicSpanTransformer': ('model', 'adaptive_span'),
@@ -58,6 +59,8 @@ HOMES = {                       # name -> kind, module it lives in
     'PixelTransformer': ('model', 'image_transformer'),
     'SparseTransformer': ('model', 'sparse_transformer'),
     'Reformer': ('model', 'reformer'),
+    'UniversalTransformerLM': ('model', 'universal_transformer'),
+    'UniversalTransformer': ('model', 'universal_transformer'),
 }
 
 # %% ../nbs/00_core.ipynb #a651a4b8
@@ -79,6 +82,9 @@ HOMES |= {
     'Logistics': ('output', 'images'),
     'JointLogistics': ('output', 'images'),
     'CrossAttention': ('attention', 'attention'),
+    'TanhCell': ('cell', 'adaptive_computation'),
+    'GRUCell': ('cell', 'adaptive_computation'),
+    'LSTMCell': ('cell', 'adaptive_computation'),
     'KV': ('past', 'attention'),
     'SourceKV': ('past', 'attention'),
     'Past': ('past', 'transformer'),
@@ -86,6 +92,7 @@ HOMES |= {
     'ImagePast': ('past', 'image_transformer'),
     'PixelPast': ('past', 'image_transformer'),
     'SharedQK': ('past', 'reformer'),
+    'ACTPast': ('past', 'adaptive_computation'),
 }
 
 # %% ../nbs/00_core.ipynb #3b8aa3f1
