@@ -121,8 +121,8 @@ def read_corpus(
     path # of a file
 )->Tensor: # [n] uint8, the whole file
     "All bytes of a file."
-    hint = (f"give the path of a text, or one of the names {', '.join(corpora)}"
-            f"{did_you_mean(str(path), corpora)}")
+    hint = lambda: (f"give the path of a text, or one of the names "
+                    f"{', '.join(corpora)}{did_you_mean(str(path), corpora)}")
     path = regular_file(path, hint)
     if (n := path.stat().st_size) < 2:
         raise ValueError(f"{path} has {n} bytes: at least two are needed to predict one "

@@ -26,15 +26,15 @@ _KINDS = {stat.S_IFDIR: ('a folder', 'join its files into one first'),
 
 def regular_file(
     path, # as it was typed
-    hint='give the path of a file' # where nothing is there
+    hint=lambda: 'give the path of a file' # what to do where nothing is there
 )->Path:
     "The path of a file that can be read; an error says what else is there."
-    if str(path) == '': raise ValueError(f"the path of a file is empty: {hint}")
+    if str(path) == '': raise ValueError(f"the path of a file is empty: {hint()}")
     try: path = Path(path).expanduser()
     except RuntimeError: path = Path(path)                      # ~ of an unknown user
     try: mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
-        raise FileNotFoundError(f"no file {path}: {hint}") from None
+        raise FileNotFoundError(f"no file {path}: {hint()}") from None
     except OSError as e:
         if e.errno == errno.ELOOP: raise ValueError(f"{path} is a loop of links") from e
         raise OSError(e.errno, f"{path} cannot be read: {e.strerror}") from e

@@ -80,8 +80,8 @@ def _scan(split='simple'):
 # %% ../nbs/04b_sentence_pairs.ipynb #062d5376
 def _content(path):
     "All bytes of a file, unpacked if gzip packed them."
-    hint = (f"give the path of a file of sentences, or one of the names "
-            f"{', '.join(pair_sources)}{did_you_mean(str(path), pair_sources)}")
+    hint = lambda: (f"give the path of a file of sentences, or one of the names "
+                    f"{', '.join(pair_sources)}{did_you_mean(str(path), pair_sources)}")
     data = regular_file(path, hint).read_bytes()
     if not data.startswith(b'\x1f\x8b'): return data
     try: return gzip.decompress(data)
