@@ -243,7 +243,8 @@ class PairsRun(TextRun):
     def build(self, name, **args):
         doubt = {} if self.run['data'] != 'scan' else dict(dropout=0.)
         own = dict(src_vocab=self.vocab.get_vocab_size(), max_len=self.run['seq_len'])
-        return fresh(name, {'wiring': PreNorm, **own, **doubt}, args)
+        if 'wiring' in arguments(entry(name)[0]): own['wiring'] = PreNorm
+        return fresh(name, {**own, **doubt}, args)
 
 # %% ../nbs/70_cli.ipynb #4509dfec
 @patch
