@@ -45,7 +45,7 @@ def tree_map(
 
 # %% ../nbs/00_core.ipynb #49bc38f6
 KINDS = ('model', 'wiring', 'positions', 'attention', 'attend', 'activation', 'gate',
-         'output', 'span', 'past', 'cell')
+         'output', 'span', 'past', 'cell', 'task')
 
 HOMES = {                       # name -> kind, module it lives in
     'TransformerLM': ('model', 'transformer'),
@@ -95,6 +95,9 @@ HOMES |= {
     'PixelPast': ('past', 'image_transformer'),
     'SharedQK': ('past', 'reformer'),
     'ACTPast': ('past', 'adaptive_computation'),
+    'TextTask': ('task', 'run_tasks'),
+    'PairsTask': ('task', 'run_tasks'),
+    'PictureTask': ('task', 'run_tasks'),
 }
 
 # %% ../nbs/00_core.ipynb #3b8aa3f1

@@ -33,8 +33,8 @@ from .evaluation import asked
 from .evaluation import (  # noqa: F401  (importable from here as well)
     bits_per_character, costs, evaluating, windows)
 from .runs import (  # noqa: F401
-    COLUMNS, Checkpoint, check_finite, check_state_types, plot_history, read_history,
-    restore_state, resume, to_csv, training_state)
+    COLUMNS, Checkpoint, Run, check_finite, plot_history, read_history, restore_state,
+    resume, to_csv, training_state)
 from .saving import (  # noqa: F401
     FORMER, build_from, check_fit, check_state, decode, decode_arguments, described,
     encode, find_part, from_hub, load, load_weights, pack, part_name, read_config,
