@@ -92,12 +92,12 @@ def near(word, known)->str:
     close = get_close_matches(word, [*known], 1)
     return f' (did you mean {close[0]}?)' if close else ''
 
-# %% ../nbs/70_cli.ipynb #f5cb92b8
+# %% ../nbs/70_cli.ipynb #1c25f3f6
 catalog = '''
 transformer 823,808 Decoder-only Transformer: the vanilla layers under a causal span.
 transformer_seq2seq – The encoder-decoder of Vaswani et al. (2017).
-character_transformer 2,667,776 Deep decoder-only Transformer with auxiliary losses (Al-
-    Rfou et al., 2018).
+character_transformer 2,667,776 Deep decoder-only Transformer with auxiliary losses
+    (Al-Rfou et al., 2018).
 act_rnn 198,529 A recurrent language model with adaptive computation time (Graves, 3.5).
 transformer_xl 889,856 A language model with memory and relative positions (Dai et al.,
     2019).
@@ -233,7 +233,7 @@ def begin(device, model='transformer', out=None, args=None, seed=0, **given):
                args=usual | sizes | typed_arguments(args, **sizes))
     with new_run(out, name) as run: return run.start(task, device).finish()
 
-# %% ../nbs/70_cli.ipynb #0410f34c
+# %% ../nbs/70_cli.ipynb #88f2826a
 def go_on(device, resume, model=None, **given):
     "A run from its last checkpoint to its report."
     from transformer_family.runs import Run, named
@@ -270,9 +270,11 @@ def tfam_train(
     json:str=None # Write the numbers of the report to this file; - prints them
 ):
     "Train a model; the run's folder survives anything and can be resumed."
-    given = {k: x for k,x in locals().items() if x is not None and x is not False}
+    given = dict(locals())
+    from transformer_family.ranks import joined
+    given = {k: x for k,x in given.items() if x is not None and x is not False}
     path,device = given.pop('json', None), pick_device(given.pop('device', None))
-    run = (go_on if 'resume' in given else begin)(device, **given)
+    with joined(): run = (go_on if 'resume' in given else begin)(device, **given)
     if path is not None: show(run.results, path)
     return run
 

@@ -9,7 +9,7 @@ __all__ = ['COLUMNS', 'Busy', 'Hold', 'sweep', 'random_state', 'set_random_state
            'todays', 'restore_state', 'Checkpoint', 'on_first', 'check_finite', 'to_csv', 'read_history', 'bits_of',
            'resume', 'plot_history', 'say', 'quoted', 'task_of', 'named', 'reopened', 'Lines', 'stop_gently', 'Run']
 
-# %% ../nbs/05c_runs.ipynb #194725ec
+# %% ../nbs/05c_runs.ipynb #a0ce66af
 import glob
 import json
 import math
@@ -25,9 +25,8 @@ import torch
 from fastai.learner import Learner
 from fastcore.basics import patch
 
-from .core import (
-    check_sizes, find, new_ax, rank, unwrap, world_size)
-from .ranks import all_told, any_rank, told
+from .core import check_sizes, find, new_ax, rank, unwrap
+from .ranks import all_told, any_rank
 from transformer_family.saving import (
     _unique, build_from, check_fit, find_part, load_weights, not_written, pack,
     read_config, read_json, read_tensors, save, unpack, weights, write_atomic,
@@ -179,14 +178,14 @@ class Checkpoint(InRuns):
         check_count('step', step); check_count('seconds', seconds, 'float')
         self.step,self.watch.before = step,seconds
 
-# %% ../nbs/05c_runs.ipynb #b116f7a1
+# %% ../nbs/05c_runs.ipynb #7ff320de
 def on_first(f):
     "What rank 0 gets from a call, on every rank; its error as well."
     out,error = None,None
     if rank() == 0:
         try: out = f()
         except Exception as e: error = e
-    if world_size() > 1: out,error = told((out, error))
+    out,error = all_told((out, error))[0]
     if error is not None: raise error
     return out
 
@@ -528,14 +527,15 @@ def fit(self:Run)->Run:
                                 f"--resume {quoted(self.folder)}") from None
     return self
 
-# %% ../nbs/05c_runs.ipynb #4232536c
+# %% ../nbs/05c_runs.ipynb #c8415dbd
 @patch
 def reported(self:Run):
     "The numbers of this very checkpoint, or None."
     path = self.folder/'report.json'
     if not path.is_file(): return None
-    told = read_json(path.read_bytes(), f'report.json in {self.folder}')
-    return told if isinstance(told, dict) and told.get('step') == self.step else None
+    known = read_json(path.read_bytes(), f'report.json in {self.folder}')
+    same = isinstance(known, dict) and known.get('step') == self.step
+    return known if same else None
 
 @patch
 def finish(self:Run, device='cpu')->Run:
