@@ -304,6 +304,7 @@ def _head(output, *sizes):
 class ImageTransformer(Pictures, nn.Module):
     "Transformer with local attention over pictures (Parmar et al., 2018)."
     carries_past,loss_weights,exempt = False,{},frozenset({'padding'})
+    tasks = 'PictureTask',
     stack,embedding,together = Encoder,PixelEmbedding,()   # a head scores one value
     @configured
     @delegates(Encoder, but=['attn','layer','ff','attend'])

@@ -117,6 +117,7 @@ class PixelProjection(nn.Linear):
 class Pictures:
     "What models of pictures share: streams from pictures, and pictures from streams."
     size,n_classes,source = None,None,None
+    tasks = 'TextTask','PictureTask'                    # the first where data fit none
     @property
     def n_values(self): return self.vocab_size
     @property
