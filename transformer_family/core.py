@@ -7,8 +7,8 @@ Docs: https://transformer-family.github.io/transformer_family/core.html.md"""
 # %% auto #0
 __all__ = ['KINDS', 'HOMES', 'SIZES', 'FACTORY', 'FITS', 'STYLE', 'Output', 'tree_map', 'did_you_mean', 'find', 'registered',
            'register', 'parameters', 'arguments', 'check_sizes', 'wanted', 'check_types', 'check_arguments', 'make',
-           'configured', 'count_params', 'unwrap', 'uncached', 'world_size', 'rank', 'placed', 'shared_size',
-           'check_rate', 'check_tokens', 'new_ax']
+           'configured', 'count_params', 'unwrap', 'model_class', 'uncached', 'world_size', 'rank', 'placed',
+           'shared_size', 'check_rate', 'check_tokens', 'new_ax']
 
 # %% ../nbs/00_core.ipynb #2c5219fe
 import inspect
@@ -311,6 +311,13 @@ def unwrap(
         inner = getattr(model, attr, None)
         if isinstance(inner, nn.Module): return unwrap(inner)
     return model
+
+def model_class(
+    model:nn.Module
+)->type:
+    "The class by which folders call a model; parameters that are shared out hide it."
+    known = [cls for cls in type(unwrap(model)).__mro__ if registered(cls)[0] == 'model']
+    return known[0] if known else type(unwrap(model))
 
 def uncached(
     model:nn.Module

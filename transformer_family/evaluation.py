@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .core import check_tokens, uncached, unwrap
+from .core import check_sizes, check_tokens, uncached, unwrap
+from .downloads import watched
 
 # %% ../nbs/05d_evaluation.ipynb #911b3cc7
 def asked(
@@ -66,12 +67,15 @@ def bits_per_character(
     model:nn.Module,
     tokens:Tensor, # [n], integers
     size:int=None, # of a window; default: the model's max_len, or 256
-    batch_size:int=32 # windows at a time
+    batch_size:int=32, # windows at a time
+    most:int=None # characters to predict; None: all
 )->float:
     "Bits per character of a text, each character predicted once, with context."
+    check_sizes(size=size, batch_size=batch_size, most=most)
     device = next(model.parameters()).device
     limit = getattr(model, 'max_len', None) or size or 256
     size = min(size or limit, limit)
+    if most: tokens = tokens[:most+1]
     if len(tokens) < 2:
         raise ValueError(f"{len(tokens)} characters leave nothing to predict: need 2")
     check_tokens(tokens[None], model.vocab_size)
@@ -84,7 +88,7 @@ def _read_windows(model, tokens, size, batch_size, device):
     first,*rest = windows(len(tokens), size, max(1, size//2))
     parts = [rest[i:i+batch_size] for i in range(0, len(rest), batch_size)]
     total = 0.
-    for part in [[first], *parts]:
+    for part in watched([[first], *parts], 'evaluating'):
         xy = torch.stack([tokens[a:e+1] for a,e,_ in part]).to(device).long() # [b,size+1]
         x,y = xy[:,:-1], xy[:,1:]
         cost = costs(model(x, **asked(model, y), **uncached(model)), y)      # [b,size]
@@ -93,7 +97,7 @@ def _read_windows(model, tokens, size, batch_size, device):
 
 def _read_stream(model, tokens, size, batch_size, device):
     total,past = 0.,None
-    for i in range(0, len(tokens)-1, size):
+    for i in watched(range(0, len(tokens)-1, size), 'evaluating'):
         xy = tokens[None, i:i+size+1].to(device).long(); x,y = xy[:,:-1], xy[:,1:]
         out = model(x, past, **asked(model, y))
         total,past = total + costs(out, y).double().sum(), out.past

@@ -44,12 +44,12 @@ def joined():
         if own: dist.destroy_process_group()
 
 # %% ../nbs/04e_ranks.ipynb #5a05f5d9
-def told(x:float)->float:
-    "A number as rank 0 has it."
+def told(x):
+    "What rank 0 has, in each process."
     if not together(): return x
-    both = torch.tensor([x], dtype=torch.float64)
-    dist.broadcast(both, 0)
-    return type(x)(both.item())
+    box = [x]
+    dist.broadcast_object_list(box, 0)
+    return box[0]
 
 def any_rank(flag)->bool:
     "Is it true in any process?"
