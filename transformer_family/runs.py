@@ -128,7 +128,7 @@ def training_state(
                 rng=all_told(random_state(device_of(learn.model))),
                 parts={n: p.state_dict() for n,p in stateful(learn).items()})
 
-# %% ../nbs/05c_runs.ipynb #e7e20ac0
+# %% ../nbs/05c_runs.ipynb #51375c2e
 def todays(state)->dict:
     "A state as `training_state` gives it; that of an earlier version is translated."
     if 'parts' in state: return state
@@ -152,9 +152,9 @@ def restore_state(
     for n,part in own.items():
         if n in state['parts']: part.load_state_dict(state['parts'][n])
     rng = state['rng']
-    set_random_state(rng[rank() % len(rng)], device_of(learn.model))
+    set_random_state(rng[rank() if rank() < len(rng) else 0], device_of(learn.model))
 
-# %% ../nbs/05c_runs.ipynb #7b2ee195
+# %% ../nbs/05c_runs.ipynb #b8b7743c
 class Checkpoint(InRuns):
     "Keep a run's folder: model, config, checkpoint and history, whole at every moment."
     order = 70
@@ -168,7 +168,7 @@ class Checkpoint(InRuns):
         check_sizes(every=every)
         self.folder,self.every,self.within = Path(folder),every,seconds
         self.files,self.extra = files or {},extra
-        self.hold,self.known,self.stop = None,False,False
+        self.hold,self.held,self.known,self.stop = None,False,False,False
         self.step,self.watch,self.written_at = 0,Stopwatch(),0.
         self.done,self.fresh,self.on_disk = [],[],0     # rows; of tensors; in the file
 
@@ -384,14 +384,14 @@ def quoted(path)->str:
     "A path as one types it in a shell."
     return shlex.quote(str(path))
 
-# %% ../nbs/05c_runs.ipynb #9a3a7641
+# %% ../nbs/05c_runs.ipynb #20b2ada1
 def task_of(
     cls:type, # of a model
     data:str=None # what it is to be trained on
 )->type:
     "The task that a model is trained in: of those that it names, the one for this data."
     kinds = [find(n)[1] for n in getattr(cls, 'tasks', ('TextTask',))]
-    return next((k for k in kinds if data and k.reads(data)), kinds[0])
+    return next((k for k in kinds if data in k.known), kinds[0])
 
 def named(folder)->str:
     "The model that the run in a folder trains."
