@@ -6,9 +6,9 @@ Docs: https://transformer-family.github.io/transformer_family/run_tasks.html.md"
 
 # %% auto #0
 __all__ = ['NEEDS', 'MAY', 'learned', 'check_number', 'Task', 'room_on', 'check_room', 'write_figure', 'seeded', 'show_spans',
-           'TextTask', 'PairsTask', 'input_lines', 'PictureTask', 'picture_grid']
+           'mean_steps', 'show_ponder', 'TextTask', 'PairsTask', 'input_lines', 'PictureTask', 'picture_grid']
 
-# %% ../nbs/65_run_tasks.ipynb #47d91a17
+# %% ../nbs/65_run_tasks.ipynb #34d21706
 import io
 import math
 import os
@@ -17,10 +17,12 @@ from pathlib import Path
 
 import torch
 from fastcore.basics import patch
+from torch import Tensor
 
+from .adaptive_computation import ACTRNN
 from .adaptive_span import AdaptiveSpanTransformer, plot_spans, spans
 from .core import (
-    FITS, arguments, check_sizes, count_params, did_you_mean)
+    FITS, arguments, check_sizes, count_params, did_you_mean, new_ax)
 from .data import (
     Images, bz2_bits, corpora, corpus, fingerprint, image_set, image_sources, lm_dls,
     pair_sources, pairs, read_corpus, unigram_entropy)
@@ -34,6 +36,7 @@ from .transformer import PreNorm
 from transformer_family.translation import (
     bits_per_token, bleu, exact_match, learn_vocabulary, pair_dls, read_vocabulary,
     translate_text)
+from .universal_transformer import UniversalTransformerLM
 from .zoo import entry
 
 # %% ../nbs/65_run_tasks.ipynb #234301b1
@@ -225,7 +228,7 @@ def seeded(model, seed):
     if seed is None: return None
     return torch.Generator(device_of(model)).manual_seed(seed)
 
-# %% ../nbs/65_run_tasks.ipynb #7759b58c
+# %% ../nbs/65_run_tasks.ipynb #93ae7651
 def show_spans(model, text, folder):
     "Print how far each head of each layer sees, and draw it in spans.png."
     tokens = text[None,:1024].to(device_of(model))
@@ -234,7 +237,31 @@ def show_spans(model, text, folder):
         say(f'  layer {i:2}:', *(f'{n:5.0f}' for n in heads))
     write_figure(plot_spans(model, tokens).figure, folder/'spans.png')
 
-learned = {AdaptiveSpanTransformer: show_spans}    # what else a model has to show
+# %% ../nbs/65_run_tasks.ipynb #94794629
+def mean_steps(
+    model, # with `ponder_times`
+    text, # its symbols in a row
+    most:int=64 # texts that are read
+)->Tensor: # [t]
+    "Mean number of steps of each position of texts, summed over the layers."
+    t = min(getattr(model, 'max_len', None) or 128, len(text))
+    rows = text[:len(text)//t*t].view(-1, t)[:most]
+    N = model.ponder_times(rows.to(device_of(model)))
+    return N.double().view(-1, *rows.shape).sum(0).mean(0).cpu()
+
+def show_ponder(model, text, folder):
+    "Print how many steps a position takes, and draw it in ponder.png."
+    N = mean_steps(model, text)
+    say(f'\nmean steps by position, {N.mean():.2f} over all:')
+    for i,part in enumerate(parts := N.tensor_split(min(8, len(N)))):
+        start = sum(map(len, parts[:i]))
+        say(f'  {start:4} to {start+len(part)-1:4}: {part.mean():6.2f}')
+    ax = new_ax(size=(4.6,2.6)); ax.plot(N, lw=1)
+    ax.set(xlabel='position', ylabel='mean number of steps', ylim=0)
+    write_figure(ax.figure, folder/'ponder.png')
+
+learned = {AdaptiveSpanTransformer: show_spans,    # what else a model has to show
+           ACTRNN: show_ponder, UniversalTransformerLM: show_ponder}
 
 # %% ../nbs/65_run_tasks.ipynb #1adfbc06
 class TextTask(Task):
