@@ -45,7 +45,7 @@ def sentence(
         text = 'out of memory: use a smaller model or batch'
     return text.rpartition(':\n\t')[2].replace('\n', ' ')   # after fastai's callback
 
-# %% ../nbs/70_cli.ipynb #3a360001
+# %% ../nbs/70_cli.ipynb #5f341efd
 def one_sentence(f):
     "At a prompt, errors a user can mend become one line on stderr."
     @wraps(f)
@@ -59,7 +59,8 @@ def one_sentence(f):
         except (Exception, KeyboardInterrupt) as e:
             stopped = isinstance(e, KeyboardInterrupt)
             if debug or not (stopped or mendable(e)): raise
-            print(f'{Path(sys.argv[0]).stem}: {sentence(e)}', file=sys.stderr)
+            if os.environ.get('RANK', '0') == '0':         # several processes: once
+                print(f'{Path(sys.argv[0]).stem}: {sentence(e)}', file=sys.stderr)
             raise SystemExit(130 if stopped else 1) from None
     return _f
 
@@ -134,7 +135,7 @@ def tfam_models():
         head = f'{name.replace("_","-"):30}{size:>9}  '
         print(fill(doc, 88, initial_indent=head, subsequent_indent=' '*41))
 
-# %% ../nbs/70_cli.ipynb #0e970d5e
+# %% ../nbs/70_cli.ipynb #94bd6be8
 def model_named(
     typed:str
 )->str: # as the zoo spells it
@@ -155,7 +156,10 @@ def pick_device(
 ): # torch.device
     "The device to run on; one that is not there is refused."
     awake(); import torch
-    if name is None: return torch.device('cuda' if torch.cuda.is_available() else 'cpu')
+    if name is None and torch.cuda.is_available():
+        here = os.environ.get('LOCAL_RANK')                  # one device for each process
+        return torch.device('cuda' if here is None else f'cuda:{here}')
+    if name is None: return torch.device('cpu')
     try:
         device = torch.device(name)
         if torch.zeros(1, device=device).item() == 0: return device
@@ -240,7 +244,7 @@ def begin(device, model='transformer', out=None, args=None, seed=0, **given):
                args=usual | sizes | typed_arguments(args, **sizes))
     with new_run(out, name) as run: return run.start(task, device).finish()
 
-# %% ../nbs/70_cli.ipynb #d44145da
+# %% ../nbs/70_cli.ipynb #aada3050
 def go_on(device, resume, model=None, **given):
     "A run from its last checkpoint to its report."
     from transformer_family.runs import Run, named
@@ -272,6 +276,7 @@ def tfam_train(
     seed:int=None, # Of parameters, data order and sample (default: 0)
     eval_tokens:int=None, # Tokens to judge by (default: a tenth of the training's)
     device:str=None, # cpu, cuda, … (default: CUDA if there is one)
+    shard:bool=False, # Several processes: share out the parameters as well
     out:str=None, # Folder of the run; must be new (default: runs/MODEL)
     resume:str=None, # Continue the run in this folder, with other --steps, --minutes, --lr
     json:str=None # Write the numbers of the report to this file; - prints them

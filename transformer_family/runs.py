@@ -9,7 +9,7 @@ __all__ = ['COLUMNS', 'Busy', 'Hold', 'sweep', 'random_state', 'set_random_state
            'todays', 'restore_state', 'Checkpoint', 'on_first', 'check_finite', 'to_csv', 'read_history', 'bits_of',
            'resume', 'plot_history', 'say', 'quoted', 'task_of', 'named', 'reopened', 'Lines', 'stop_gently', 'Run']
 
-# %% ../nbs/05c_runs.ipynb #a0ce66af
+# %% ../nbs/05c_runs.ipynb #a8165238
 import glob
 import json
 import math
@@ -26,10 +26,11 @@ from fastai.learner import Learner
 from fastcore.basics import patch
 
 from .core import check_sizes, find, new_ax, rank, unwrap
-from .ranks import all_told, any_rank
+from .ranks import (
+    Distributed, all_told, any_rank, load_whole_optimiser, whole)
 from transformer_family.saving import (
-    _unique, build_from, check_fit, find_part, load_weights, not_written, pack,
-    read_config, read_json, read_tensors, save, unpack, weights, write_atomic,
+    _unique, build_from, check_fit, find_part, load, load_weights, not_written, pack,
+    read_config, read_json, read_tensors, unpack, weights, write_atomic, write_config,
     write_tensors)
 from .schedules import Budget, InRuns, Stopwatch, check_count
 
@@ -107,7 +108,7 @@ def set_random_state(state, device)->None:
     if device.type == 'cuda': torch.cuda.set_rng_state(own.cpu(), device)
     if device.type == 'mps': torch.mps.set_rng_state(own.cpu())
 
-# %% ../nbs/05c_runs.ipynb #4e843426
+# %% ../nbs/05c_runs.ipynb #c9ad6912
 def stateful(
     learn:Learner
 )->dict: # name -> part
@@ -124,11 +125,11 @@ def training_state(
 )->dict:
     "Everything the next training step depends on, as a pytree."
     opt = getattr(learn.opt, 'opt', learn.opt)
-    return dict(model=_unique(unwrap(learn.model)), opt=opt.state_dict(),
+    return dict(model=whole(_unique(unwrap(learn.model))), opt=whole(opt.state_dict()),
                 rng=all_told(random_state(device_of(learn.model))),
                 parts={n: p.state_dict() for n,p in stateful(learn).items()})
 
-# %% ../nbs/05c_runs.ipynb #51375c2e
+# %% ../nbs/05c_runs.ipynb #06653799
 def todays(state)->dict:
     "A state as `training_state` gives it; that of an earlier version is translated."
     if 'parts' in state: return state
@@ -148,7 +149,7 @@ def restore_state(
                          f"give it the same callbacks")
     load_weights(unwrap(learn.model), state['model'], 'the checkpoint')
     if not learn.opt: learn.create_opt()
-    getattr(learn.opt, 'opt', learn.opt).load_state_dict(state['opt'])
+    load_whole_optimiser(getattr(learn.opt, 'opt', learn.opt), state['opt'])
     for n,part in own.items():
         if n in state['parts']: part.load_state_dict(state['parts'][n])
     rng = state['rng']
@@ -227,21 +228,22 @@ def check_finite(
                                  " the last checkpoint stays; lower the learning rate or "
                                  "clip gradients")
 
-# %% ../nbs/05c_runs.ipynb #c43f8bd6
+# %% ../nbs/05c_runs.ipynb #56171d88
 @patch
 def write(self:Checkpoint, folder=None):
     "Write checkpoint, history and model; each file replaces its predecessor at once."
     folder,tensors = folder or self.folder,{}
     spec = pack(training_state(self.learn), tensors, 'state')
     check_finite(tensors, self.step)
-    self.written_at = self.watch.seconds
+    self.written_at,model = self.watch.seconds,unwrap(self.model)
+    final = weights(model)
     if rank(): return
     if not (folder/'config.json').exists():
-        save(self.model, folder, **self.extra)
+        write_config(model, folder, **self.extra)
         for name,text in self.files.items(): write_atomic(folder/name, text)
     self.write_history(folder)          # first: `resume` cuts off what is newer than
     write_tensors(folder/'checkpoint.safetensors', tensors, state=spec)
-    write_tensors(folder/'model.safetensors', weights(unwrap(self.model)))
+    write_tensors(folder/'model.safetensors', final)
 
 # %% ../nbs/05c_runs.ipynb #e36038c8
 COLUMNS = 'step','seconds','lr','loss','bpc','valid_bpc'
@@ -384,14 +386,14 @@ def quoted(path)->str:
     "A path as one types it in a shell."
     return shlex.quote(str(path))
 
-# %% ../nbs/05c_runs.ipynb #20b2ada1
+# %% ../nbs/05c_runs.ipynb #1dda9e96
 def task_of(
     cls:type, # of a model
     data:str=None # what it is to be trained on
 )->type:
     "The task that a model is trained in: of those that it names, the one for this data."
     kinds = [find(n)[1] for n in getattr(cls, 'tasks', ('TextTask',))]
-    return next((k for k in kinds if data in k.known), kinds[0])
+    return next((k for k in kinds if str(data) in k.known), kinds[0])
 
 def named(folder)->str:
     "The model that the run in a folder trains."
@@ -442,10 +444,10 @@ def stop_gently(checkpoint):
     finally:
         for sig,was in old.items(): signal.signal(sig, was or signal.SIG_DFL)
 
-# %% ../nbs/05c_runs.ipynb #4875c95b
+# %% ../nbs/05c_runs.ipynb #7cbcc4cf
 class Run:
     "A training that holds its folder from its first moment."
-    task,learn,results,hold = None,None,None,None
+    task,learn,results,hold,_whole = None,None,None,None,None
     def __init__(self, folder):
         if not str(folder): raise ValueError("the folder of a run needs a name, got ''")
         self.folder = Path(folder)
@@ -459,11 +461,11 @@ class Run:
     def __exit__(self, *exc): self.release()
 
     @property
-    def model(self): return unwrap(self.learn.model)
+    def model(self): return self._whole or unwrap(self.learn.model)
     @property
     def step(self): return self.learn.checkpoint.step
 
-# %% ../nbs/05c_runs.ipynb #7c95253b
+# %% ../nbs/05c_runs.ipynb #15fd7289
 @patch
 def prepare(self:Run, task, model):
     "The Learner of a run, the same for its start and for every continuation."
@@ -472,6 +474,7 @@ def prepare(self:Run, task, model):
     keep = Checkpoint(self.folder, files=task.files, run=r)
     keep.hold = self.hold or (True if rank() else None)
     cbs = [Budget(r['lr'], steps, r.get('minutes')), keep, Lines(task.unit)]
+    if r.get('shard'): cbs.append(Distributed(shard=True))
     self.task,self.learn = task,task.learner(model, cbs)
 
 @patch
@@ -487,7 +490,7 @@ def start(self:Run, task, device='cpu')->Run:
     say(task.introduction(self.model, device))
     return self.fit()
 
-# %% ../nbs/05c_runs.ipynb #726fa6a3
+# %% ../nbs/05c_runs.ipynb #86f6827a
 @patch
 def open(self:Run, device='cpu', **changes)->Run:
     "Put the Learner where the last checkpoint of the folder says."
@@ -497,7 +500,7 @@ def open(self:Run, device='cpu', **changes)->Run:
     task = reopened(config, folder, **changes)
     tensors,_ = read_tensors(folder/'model.safetensors')
     check_fit(config, tensors, f'model.safetensors in {folder}')
-    task.check_data(); task.check_model(find_part(config['model'])[1])
+    task.check_model(find_part(config['model'])[1]); task.check_data()
     self.prepare(task, build_from(config).to(device))
     resume(self.learn, folder)
     if task.run != config['run'] and rank() == 0:
@@ -527,7 +530,7 @@ def fit(self:Run)->Run:
                                 f"--resume {quoted(self.folder)}") from None
     return self
 
-# %% ../nbs/05c_runs.ipynb #c8415dbd
+# %% ../nbs/05c_runs.ipynb #7a63a8bd
 @patch
 def reported(self:Run):
     "The numbers of this very checkpoint, or None."
@@ -545,8 +548,10 @@ def finish(self:Run, device='cpu')->Run:
         self.results = results; say(f'{self.folder} is finished; nothing to do')
         return self
     keep = self.learn.checkpoint
-    on_first(lambda: write_tensors(self.folder/'model.safetensors', weights(self.model)))
+    final = weights(self.model)
+    on_first(lambda: write_tensors(self.folder/'model.safetensors', final))
     keep.on_disk = 0; on_first(lambda: keep.write_history(self.folder))
+    if self.run.get('shard'): self._whole = load(self.folder, device=device_of(self.model))
     self.results = {'step': self.step, **self.task.evaluate(self.model)}
     self.results |= on_first(lambda: self.task.report(self)) or {}
     text = json.dumps(self.results, indent=2) + '\n'

@@ -6,8 +6,9 @@ Docs: https://transformer-family.github.io/transformer_family/saving.html.md"""
 
 # %% auto #0
 __all__ = ['FORMER', 'replacing', 'not_written', 'write_atomic', 'write_tensors', 'read_json', 'read_tensors', 'part_name',
-           'find_part', 'encode', 'decode', 'decode_arguments', 'save', 'weights', 'check_state', 'load_weights',
-           'read_config', 'described', 'build_from', 'check_fit', 'load', 'to_hub', 'from_hub', 'pack', 'unpack']
+           'find_part', 'encode', 'decode', 'decode_arguments', 'write_config', 'save', 'weights', 'check_state',
+           'load_weights', 'read_config', 'described', 'build_from', 'check_fit', 'load', 'to_hub', 'from_hub', 'pack',
+           'unpack']
 
 # %% ../nbs/05b_saving.ipynb #ff4e0987
 import errno
@@ -25,7 +26,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from .core import (
-    KINDS, check_arguments, find, parameters, registered, unwrap, wanted)
+    KINDS, check_arguments, find, model_class, parameters, registered, unwrap, wanted)
+from .ranks import load_whole, whole
 
 # %% ../nbs/05b_saving.ipynb #ba807b2c
 @contextmanager
@@ -203,21 +205,29 @@ def decode_arguments(
     return given
 
 # %% ../nbs/05b_saving.ipynb #e4d5f870
-def save(
-    learn_or_model, # Learner or model
+def write_config(
+    model:nn.Module,
     folder, # made if need be
-    **extra # further entries of config.json: where the data came from, …
-)->Path:
-    "Save a model as `model.safetensors` and `config.json`."
-    model,folder = unwrap(getattr(learn_or_model, 'model', learn_or_model)), Path(folder)
+    **extra # further entries: where the data came from, …
+)->None:
+    "Write `config.json`, from which a model is built again."
     if not hasattr(model, 'config'):
         raise ValueError(f"{type(model).__name__} does not keep its arguments: decorate "
                          f"its __init__ with `core.configured`")
-    config = dict(model=part_name(type(model)), args=model.config, **extra)
+    config = dict(model=part_name(model_class(model)), args=model.config, **extra)
     text = json.dumps(config, indent=2, default=encode) + '\n'
     described(json.loads(text))                       # what is written can be read
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder/'config.json', text)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    write_atomic(Path(folder)/'config.json', text)
+
+def save(
+    learn_or_model, # Learner or model
+    folder, # made if need be
+    **extra # further entries of config.json
+)->Path:
+    "Save a model as `model.safetensors` and `config.json`."
+    model,folder = unwrap(getattr(learn_or_model, 'model', learn_or_model)), Path(folder)
+    write_config(model, folder, **extra)
     write_tensors(folder/'model.safetensors', weights(model))
     return folder
 
@@ -232,9 +242,10 @@ def weights(
     model:nn.Module
 )->dict: # name -> tensor
     "The state of a model as it is saved: without what only training needs."
-    state,changed = _unique(model),getattr(model, 'inference', {})
+    state,changed = whole(_unique(model)),getattr(model, 'inference', {})
     if not changed: return state
-    with torch.device('meta'): kept = _unique(type(model)(**{**model.config, **changed}))
+    with torch.device('meta'): bare = model_class(model)(**{**model.config, **changed})
+    kept = _unique(bare)
     return {n: t for n,t in state.items() if n in kept}
 
 # %% ../nbs/05b_saving.ipynb #43d2cb3e
@@ -259,7 +270,7 @@ def load_weights(
 )->nn.Module:
     "Load tensors into a model; names and shapes must fit exactly."
     check_state(model, tensors, source)
-    model.load_state_dict(tensors, strict=False)
+    load_whole(model, tensors, strict=False)
     return model
 
 # %% ../nbs/05b_saving.ipynb #f02b45e3
