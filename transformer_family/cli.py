@@ -6,15 +6,16 @@ Docs: https://transformer-family.github.io/transformer_family/cli.html.md"""
 
 # %% auto #0
 __all__ = ['catalog', 'names', 'SIZES', 'LATER', 'at_prompt', 'mendable', 'sentence', 'one_sentence', 'command', 'mistyped',
-           'near', 'tfam_models', 'model_named', 'pick_device', 'typed_value', 'typed_arguments', 'chosen', 'show',
-           'new_run', 'begin', 'go_on', 'tfam_train', 'opened', 'tfam_generate', 'tfam_eval']
+           'near', 'tfam_models', 'model_named', 'awake', 'pick_device', 'typed_value', 'typed_arguments', 'chosen',
+           'show', 'new_run', 'begin', 'go_on', 'tfam_train', 'opened', 'tfam_generate', 'tfam_eval']
 
-# %% ../nbs/70_cli.ipynb #8a3caca8
+# %% ../nbs/70_cli.ipynb #a14ee8c2
 import ast
 import json as js
 import os
 import signal
 import sys
+import warnings
 from functools import partial, wraps
 from inspect import signature
 from pathlib import Path
@@ -92,12 +93,12 @@ def near(word, known)->str:
     close = get_close_matches(word, [*known], 1)
     return f' (did you mean {close[0]}?)' if close else ''
 
-# %% ../nbs/70_cli.ipynb #f5cb92b8
+# %% ../nbs/70_cli.ipynb #1c25f3f6
 catalog = '''
 transformer 823,808 Decoder-only Transformer: the vanilla layers under a causal span.
 transformer_seq2seq – The encoder-decoder of Vaswani et al. (2017).
-character_transformer 2,667,776 Deep decoder-only Transformer with auxiliary losses (Al-
-    Rfou et al., 2018).
+character_transformer 2,667,776 Deep decoder-only Transformer with auxiliary losses
+    (Al-Rfou et al., 2018).
 act_rnn 198,529 A recurrent language model with adaptive computation time (Graves, 3.5).
 transformer_xl 889,856 A language model with memory and relative positions (Dai et al.,
     2019).
@@ -133,7 +134,7 @@ def tfam_models():
         head = f'{name.replace("_","-"):30}{size:>9}  '
         print(fill(doc, 88, initial_indent=head, subsequent_indent=' '*41))
 
-# %% ../nbs/70_cli.ipynb #c172eb88
+# %% ../nbs/70_cli.ipynb #0e970d5e
 def model_named(
     typed:str
 )->str: # as the zoo spells it
@@ -143,11 +144,17 @@ def model_named(
     raise ValueError(f"there is no model {typed!r} to train{near(name, names)}; choose "
                      f"from {', '.join(n.replace('_','-') for n in names)}")
 
+def awake()->None:
+    "Import fastai without the warnings of its imports, which a user cannot help."
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore', FutureWarning)
+        import fastai.basics  # noqa: F401
+
 def pick_device(
     name:str=None # cpu, cuda, cuda:1, mps; None: the best there is
 ): # torch.device
     "The device to run on; one that is not there is refused."
-    import torch
+    awake(); import torch
     if name is None: return torch.device('cuda' if torch.cuda.is_available() else 'cpu')
     try:
         device = torch.device(name)
@@ -233,7 +240,7 @@ def begin(device, model='transformer', out=None, args=None, seed=0, **given):
                args=usual | sizes | typed_arguments(args, **sizes))
     with new_run(out, name) as run: return run.start(task, device).finish()
 
-# %% ../nbs/70_cli.ipynb #0410f34c
+# %% ../nbs/70_cli.ipynb #d44145da
 def go_on(device, resume, model=None, **given):
     "A run from its last checkpoint to its report."
     from transformer_family.runs import Run, named
@@ -271,8 +278,10 @@ def tfam_train(
 ):
     "Train a model; the run's folder survives anything and can be resumed."
     given = {k: x for k,x in locals().items() if x is not None and x is not False}
+    if model is not None: model_named(model)
     path,device = given.pop('json', None), pick_device(given.pop('device', None))
-    run = (go_on if 'resume' in given else begin)(device, **given)
+    from transformer_family.ranks import joined
+    with joined(): run = (go_on if 'resume' in given else begin)(device, **given)
     if path is not None: show(run.results, path)
     return run
 

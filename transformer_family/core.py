@@ -94,7 +94,6 @@ HOMES |= {
     'ImagePast': ('past', 'image_transformer'),
     'PixelPast': ('past', 'image_transformer'),
     'SharedQK': ('past', 'reformer'),
-    'ACTPast': ('past', 'adaptive_computation'),
     'TextTask': ('task', 'run_tasks'),
     'PairsTask': ('task', 'run_tasks'),
     'PictureTask': ('task', 'run_tasks'),

@@ -6,9 +6,9 @@ Docs: https://transformer-family.github.io/transformer_family/run_tasks.html.md"
 
 # %% auto #0
 __all__ = ['NEEDS', 'MAY', 'learned', 'check_number', 'Task', 'room_on', 'check_room', 'write_figure', 'seeded', 'show_spans',
-           'TextTask', 'PairsTask', 'input_lines', 'PictureTask', 'picture_grid']
+           'mean_steps', 'show_ponder', 'TextTask', 'PairsTask', 'input_lines', 'PictureTask', 'picture_grid']
 
-# %% ../nbs/65_run_tasks.ipynb #a8b4724e
+# %% ../nbs/65_run_tasks.ipynb #34d21706
 import io
 import math
 import os
@@ -17,10 +17,12 @@ from pathlib import Path
 
 import torch
 from fastcore.basics import patch
+from torch import Tensor
 
+from .adaptive_computation import ACTRNN
 from .adaptive_span import AdaptiveSpanTransformer, plot_spans, spans
 from .core import (
-    FITS, arguments, check_sizes, count_params)
+    FITS, arguments, check_sizes, count_params, did_you_mean, new_ax)
 from .data import (
     Images, bz2_bits, corpora, corpus, fingerprint, image_set, image_sources, lm_dls,
     pair_sources, pairs, read_corpus, unigram_entropy)
@@ -34,6 +36,7 @@ from .transformer import PreNorm
 from transformer_family.translation import (
     bits_per_token, bleu, exact_match, learn_vocabulary, pair_dls, read_vocabulary,
     translate_text)
+from .universal_transformer import UniversalTransformerLM
 from .zoo import entry
 
 # %% ../nbs/65_run_tasks.ipynb #234301b1
@@ -49,11 +52,12 @@ def check_number(
     "Refuse what is not a positive number."
     if not 0 < x < math.inf: raise ValueError(f"{name} must be above 0, got {x}")
 
-# %% ../nbs/65_run_tasks.ipynb #197cf004
+# %% ../nbs/65_run_tasks.ipynb #bccf46f0
 class Task:
     "What a run trains on and is judged by; the text, the pairs and the pictures derive."
     what,unit,bits = 'a text','character','bits per character'
     own,files,least = {},{},1            # settings of its own; what is judged at least
+    known = {}                           # data by name
     def __init__(self,
         run:dict, # settings
         folder=None, # of a run or a saved model, where there is one
@@ -77,7 +81,7 @@ def checked(cls:Task, run, where='the settings')->dict:
         if run.get(k) is not None: check_number(k, run[k])
     return run
 
-# %% ../nbs/65_run_tasks.ipynb #c95e655a
+# %% ../nbs/65_run_tasks.ipynb #a6badc1d
 @patch(cls_method=True)
 def settings(cls:Task,
     device, # to train on
@@ -101,7 +105,12 @@ def settings(cls:Task,
 def place(cls:Task, data)->str:
     "A name as it is; a path from the root on, so that it means the same elsewhere."
     if not data: raise ValueError("data needs a name or a path, got ''")
-    return data if cls.reads(data) else str(Path(data).expanduser().absolute())
+    if data in cls.known: return data
+    path = Path(data).expanduser().absolute()
+    if not os.path.lexists(path) and (hint := did_you_mean(data, cls.known)):
+        raise FileNotFoundError(f"no file {data}{hint}: give the path of one, or a name "
+                                f"out of {', '.join(cls.known)}")
+    return str(path)
 
 # %% ../nbs/65_run_tasks.ipynb #432da19b
 @patch(as_prop=True)
@@ -219,7 +228,7 @@ def seeded(model, seed):
     if seed is None: return None
     return torch.Generator(device_of(model)).manual_seed(seed)
 
-# %% ../nbs/65_run_tasks.ipynb #7759b58c
+# %% ../nbs/65_run_tasks.ipynb #93ae7651
 def show_spans(model, text, folder):
     "Print how far each head of each layer sees, and draw it in spans.png."
     tokens = text[None,:1024].to(device_of(model))
@@ -228,16 +237,38 @@ def show_spans(model, text, folder):
         say(f'  layer {i:2}:', *(f'{n:5.0f}' for n in heads))
     write_figure(plot_spans(model, tokens).figure, folder/'spans.png')
 
-learned = {AdaptiveSpanTransformer: show_spans}    # what else a model has to show
+# %% ../nbs/65_run_tasks.ipynb #94794629
+def mean_steps(
+    model, # with `ponder_times`
+    text, # its symbols in a row
+    most:int=64 # texts that are read
+)->Tensor: # [t]
+    "Mean number of steps of each position of texts, summed over the layers."
+    t = min(getattr(model, 'max_len', None) or 128, len(text))
+    rows = text[:len(text)//t*t].view(-1, t)[:most]
+    N = model.ponder_times(rows.to(device_of(model)))
+    return N.double().view(-1, *rows.shape).sum(0).mean(0).cpu()
 
-# %% ../nbs/65_run_tasks.ipynb #7cfe6d9d
+def show_ponder(model, text, folder):
+    "Print how many steps a position takes, and draw it in ponder.png."
+    N = mean_steps(model, text)
+    say(f'\nmean steps by position, {N.mean():.2f} over all:')
+    for i,part in enumerate(parts := N.tensor_split(min(8, len(N)))):
+        start = sum(map(len, parts[:i]))
+        say(f'  {start:4} to {start+len(part)-1:4}: {part.mean():6.2f}')
+    ax = new_ax(size=(4.6,2.6)); ax.plot(N, lw=1)
+    ax.set(xlabel='position', ylabel='mean number of steps', ylim=0)
+    write_figure(ax.figure, folder/'ponder.png')
+
+learned = {AdaptiveSpanTransformer: show_spans,    # what else a model has to show
+           ACTRNN: show_ponder, UniversalTransformerLM: show_ponder}
+
+# %% ../nbs/65_run_tasks.ipynb #1adfbc06
 class TextTask(Task):
     "A language model on a text."
     usual = {'cpu': dict(data='pydoc', steps=1400, batch_size=16, seq_len=128, lr=4e-3),
              'cuda': dict(data='pydoc', steps=4000, batch_size=64, seq_len=128, lr=4e-3)}
-    own,least = dict(seq_len='int'),10_000
-    @staticmethod
-    def reads(data): return data in corpora
+    own,least,known = dict(seq_len='int'),10_000,corpora
     def read(self): return corpus(self.run['data'])
     def fingerprint(self): return fingerprint(self.data)
     def size(self): return f"{len(self.data.train):,} characters of {self.run['data']}"
@@ -251,7 +282,7 @@ class TextTask(Task):
                              f"long: give it more, or a smaller --seq-len")
         return model
 
-# %% ../nbs/65_run_tasks.ipynb #26e7fced
+# %% ../nbs/65_run_tasks.ipynb #2a88057b
 @patch
 def loaders(self:TextTask, model):
     "Contiguous streams; a validation reads a tenth of what is trained on in between."
@@ -270,7 +301,7 @@ def evaluate(self:TextTask, model,
 )->dict:
     "Bits per character of the test split, or of another text."
     if data is None: text = self.data.test
-    else: text = corpus(data).test if self.reads(data) else read_corpus(data)
+    else: text = corpus(data).test if data in corpora else read_corpus(data)
     text = text[:self.enough(data)]
     return {'characters': len(text), 'unigram entropy': unigram_entropy(text),
             'bits per character': bits_per_character(model, text)}
@@ -304,7 +335,7 @@ def report(self:TextTask, run)->dict:
         f'--prompt "The "')
     return bz2
 
-# %% ../nbs/65_run_tasks.ipynb #e4bffc5d
+# %% ../nbs/65_run_tasks.ipynb #d48a767d
 class PairsTask(Task):
     "An encoder-decoder on pairs of sentences."
     usual = {'cpu': dict(data='scan', steps=3200, batch_size=64, lr=1e-3, d_model=128,
@@ -312,9 +343,7 @@ class PairsTask(Task):
              'cuda': dict(data='scan', steps=5000, batch_size=128, lr=1e-3, d_model=256,
                           n_layers=3)}
     what,unit,bits = 'a translation','token','bits per token'
-    own,least = dict(seq_len='int', split='str'),1000
-    @staticmethod
-    def reads(data): return data in pair_sources
+    own,least,known = dict(seq_len='int', split='str'),1000,pair_sources
     def read(self): return pairs(self.run['data'], self.run.get('split'))
     def fingerprint(self): return fingerprint(self.data)
     def size(self): return f"{len(self.data.train):,} pairs of {self.run['data']}"
@@ -338,7 +367,7 @@ def model(self:PairsTask):
     return self.fresh(src_vocab=self.vocab.get_vocab_size(), wiring=PreNorm,
                       max_len=self.run.get('seq_len'), **doubt)
 
-# %% ../nbs/65_run_tasks.ipynb #a8901191
+# %% ../nbs/65_run_tasks.ipynb #26787615
 @patch
 def loaders(self:PairsTask, model):
     "Batches of pairs of like length; a validation reads a tenth of the training's."
@@ -358,7 +387,7 @@ def test_pairs(self:PairsTask, data=None)->list:
     "The test split of the run's own or of named pairs; all of a file."
     if data is None or data == self.run.get('data'): return self.data.test
     parts = pairs(data)
-    return parts.test if self.reads(data) else [p for part in parts for p in part]
+    return parts.test if data in pair_sources else [p for part in parts for p in part]
 
 # %% ../nbs/65_run_tasks.ipynb #e2d14fa6
 @patch
@@ -414,7 +443,7 @@ def report(self:PairsTask, run)->None:
     say(f'\n{run.folder} is done; it translates lines: tfam-generate '
         f'{quoted(run.folder)} < lines.txt')
 
-# %% ../nbs/65_run_tasks.ipynb #1fb20deb
+# %% ../nbs/65_run_tasks.ipynb #1cc01d7d
 class PictureTask(Task):
     "A model of pictures."
     usual = {'cpu': dict(data='digits', steps=800, batch_size=64, lr=4e-3, d_model=64,
@@ -422,9 +451,7 @@ class PictureTask(Task):
              'cuda': dict(data='digits', steps=2000, batch_size=64, lr=2e-3, d_model=128,
                           n_layers=4, dropout=.1)}
     what,unit,bits = 'a picture','dim','bits per dim'
-    own,least = dict(by_class='bool'),1000
-    @staticmethod
-    def reads(data): return data in image_sources
+    own,least,known = dict(by_class='bool'),1000,image_sources
     def read(self): return image_set(self.run['data'])
     def fingerprint(self): return fingerprint([part.x for part in self.data])
     def size(self): return f"{len(self.data.train.x):,} pictures of {self.run['data']}"

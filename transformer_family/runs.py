@@ -9,7 +9,7 @@ __all__ = ['COLUMNS', 'Busy', 'Hold', 'sweep', 'random_state', 'set_random_state
            'todays', 'restore_state', 'Checkpoint', 'on_first', 'check_finite', 'to_csv', 'read_history', 'bits_of',
            'resume', 'plot_history', 'say', 'quoted', 'task_of', 'named', 'reopened', 'Lines', 'stop_gently', 'Run']
 
-# %% ../nbs/05c_runs.ipynb #194725ec
+# %% ../nbs/05c_runs.ipynb #a0ce66af
 import glob
 import json
 import math
@@ -25,9 +25,8 @@ import torch
 from fastai.learner import Learner
 from fastcore.basics import patch
 
-from .core import (
-    check_sizes, find, new_ax, rank, unwrap, world_size)
-from .ranks import all_told, any_rank, told
+from .core import check_sizes, find, new_ax, rank, unwrap
+from .ranks import all_told, any_rank
 from transformer_family.saving import (
     _unique, build_from, check_fit, find_part, load_weights, not_written, pack,
     read_config, read_json, read_tensors, save, unpack, weights, write_atomic,
@@ -129,7 +128,7 @@ def training_state(
                 rng=all_told(random_state(device_of(learn.model))),
                 parts={n: p.state_dict() for n,p in stateful(learn).items()})
 
-# %% ../nbs/05c_runs.ipynb #e7e20ac0
+# %% ../nbs/05c_runs.ipynb #51375c2e
 def todays(state)->dict:
     "A state as `training_state` gives it; that of an earlier version is translated."
     if 'parts' in state: return state
@@ -153,9 +152,9 @@ def restore_state(
     for n,part in own.items():
         if n in state['parts']: part.load_state_dict(state['parts'][n])
     rng = state['rng']
-    set_random_state(rng[rank() % len(rng)], device_of(learn.model))
+    set_random_state(rng[rank() if rank() < len(rng) else 0], device_of(learn.model))
 
-# %% ../nbs/05c_runs.ipynb #7b2ee195
+# %% ../nbs/05c_runs.ipynb #b8b7743c
 class Checkpoint(InRuns):
     "Keep a run's folder: model, config, checkpoint and history, whole at every moment."
     order = 70
@@ -169,7 +168,7 @@ class Checkpoint(InRuns):
         check_sizes(every=every)
         self.folder,self.every,self.within = Path(folder),every,seconds
         self.files,self.extra = files or {},extra
-        self.hold,self.known,self.stop = None,False,False
+        self.hold,self.held,self.known,self.stop = None,False,False,False
         self.step,self.watch,self.written_at = 0,Stopwatch(),0.
         self.done,self.fresh,self.on_disk = [],[],0     # rows; of tensors; in the file
 
@@ -179,14 +178,14 @@ class Checkpoint(InRuns):
         check_count('step', step); check_count('seconds', seconds, 'float')
         self.step,self.watch.before = step,seconds
 
-# %% ../nbs/05c_runs.ipynb #b116f7a1
+# %% ../nbs/05c_runs.ipynb #7ff320de
 def on_first(f):
     "What rank 0 gets from a call, on every rank; its error as well."
     out,error = None,None
     if rank() == 0:
         try: out = f()
         except Exception as e: error = e
-    if world_size() > 1: out,error = told((out, error))
+    out,error = all_told((out, error))[0]
     if error is not None: raise error
     return out
 
@@ -385,14 +384,14 @@ def quoted(path)->str:
     "A path as one types it in a shell."
     return shlex.quote(str(path))
 
-# %% ../nbs/05c_runs.ipynb #9a3a7641
+# %% ../nbs/05c_runs.ipynb #20b2ada1
 def task_of(
     cls:type, # of a model
     data:str=None # what it is to be trained on
 )->type:
     "The task that a model is trained in: of those that it names, the one for this data."
     kinds = [find(n)[1] for n in getattr(cls, 'tasks', ('TextTask',))]
-    return next((k for k in kinds if data and k.reads(data)), kinds[0])
+    return next((k for k in kinds if data in k.known), kinds[0])
 
 def named(folder)->str:
     "The model that the run in a folder trains."
@@ -528,14 +527,15 @@ def fit(self:Run)->Run:
                                 f"--resume {quoted(self.folder)}") from None
     return self
 
-# %% ../nbs/05c_runs.ipynb #4232536c
+# %% ../nbs/05c_runs.ipynb #c8415dbd
 @patch
 def reported(self:Run):
     "The numbers of this very checkpoint, or None."
     path = self.folder/'report.json'
     if not path.is_file(): return None
-    told = read_json(path.read_bytes(), f'report.json in {self.folder}')
-    return told if isinstance(told, dict) and told.get('step') == self.step else None
+    known = read_json(path.read_bytes(), f'report.json in {self.folder}')
+    same = isinstance(known, dict) and known.get('step') == self.step
+    return known if same else None
 
 @patch
 def finish(self:Run, device='cpu')->Run:

@@ -272,7 +272,6 @@ def packed(self:Recurrence, x, S, pasts, mask, source, keep)->tuple: # [b,t,d]; 
 class UniversalTransformerLM(nn.Module):
     "Decoder-only Universal Transformer (Dehghani et al., 2019)."
     carries_past,loss_weights = False,{}
-    exempt = frozenset({'weights','uncached'})                     # see In depth
     head,structured_output = TransformerLM.head,TransformerLM.structured_output
     @configured
     @delegates(Recurrence, but=['layer','ff','attn','attend'])

@@ -240,7 +240,7 @@ contract = {
     'losses': 'auxiliary losses are scalars with weights; a past in training if carried',
     'saving': 'saved and loaded, it gives the same logits',
     'copies': 'a deep copy and a state dict carry everything',
-    'compiling': 'it compiles as one graph, with the same logits',
+    'compiling': 'one graph, with the same logits; a graph skips no work',
     'precision': 'in float64 every number is float64',
     'refusals': 'tokens that are floats, out of range, too many or none get a sentence',
     'padding': 'padded rows give what each gives alone, on either side and cached',
