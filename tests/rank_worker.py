@@ -66,14 +66,14 @@ def pictures(n=33):
 
 class Note(Callback):
     "Losses and rates of all steps, and what this process reads."
-    order = 80
+    order = 65
 
     def before_fit(self):
-        self.losses, self.rates, self.read = [], [], []
+        self.losses, self.rates, self.rows_read = [], [], []
 
     def before_batch(self):
-        if self.training and len(self.read) < 3:
-            self.read.append(self.y.tolist())
+        if self.training and len(self.rows_read) < 3:
+            self.rows_read.append(self.y.tolist())
 
     def after_batch(self):
         if self.training:
@@ -118,7 +118,7 @@ def summary(learn):
     note = next(cb for cb in learn.cbs if isinstance(cb, Note))
     values = [[float(x) for x in row] for row in learn.recorder.values]
     total = sum(p.double().abs().sum().item() for p in whole(dict(learn.model.named_parameters())).values())
-    return dict(losses=note.losses, values=[v[1:] for v in values], read=all_told(note.read), total=total,
+    return dict(losses=note.losses, values=[v[1:] for v in values], read=all_told(note.rows_read), total=total,
                 rates=all_told(note.rates))
 
 
@@ -131,7 +131,7 @@ def fit(learn, steps=STEPS, **kwargs):
     return learn
 
 
-class Stop(Callback):
+class AskToStop(Callback):
     "Ask one process, the last one, to stop; all of them must, behind the same step."
     order = 60
 
@@ -142,7 +142,7 @@ class Stop(Callback):
 
 def broken_off(make, folder):
     "Stopped after 17 steps, and gone on with by a new Learner."
-    learn = make(cbs=[Checkpoint(folder, every=10), Stop()])
+    learn = make(cbs=[Checkpoint(folder, every=10), AskToStop()])
     try:
         fit(learn)
         raise AssertionError('it was not stopped')
