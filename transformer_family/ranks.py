@@ -11,6 +11,7 @@ __all__ = ['together', 'join', 'joined', 'told', 'any_rank', 'summed', 'all_told
 # %% ../nbs/04e_ranks.ipynb #922cee96
 import os
 from contextlib import contextmanager
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -32,7 +33,8 @@ def join()->bool: # whether this call did it
     if world_size() == 1 or dist.is_initialized(): return False
     cuda = torch.cuda.is_available()
     if cuda: torch.cuda.set_device(int(os.environ.get('LOCAL_RANK', rank())))
-    dist.init_process_group('cpu:gloo,cuda:nccl' if cuda else 'gloo')
+    backend = 'cpu:gloo,cuda:nccl' if cuda else 'gloo'
+    dist.init_process_group(backend, timeout=timedelta(hours=6))    # rank 0 may report
     return True
 
 @contextmanager
