@@ -92,7 +92,8 @@ def own_share(
     "This process's rows."
     r,w = rank(),world_size()
     if w == 1: return tree
-    return tree_map(lambda t: t.unflatten(0, (w, shared_size(len(t), w, 'memory')))[r], tree)
+    def own(t): return t.unflatten(0, (w, shared_size(len(t), w, 'memory')))[r]
+    return tree_map(own, tree)
 
 # %% ../nbs/04e_ranks.ipynb #70a570d1
 class Distributed(Callback):
@@ -127,7 +128,8 @@ def after_loss(self:Distributed):
 # %% ../nbs/04e_ranks.ipynb #9fe50838
 @patch
 def after_batch(self:Distributed):
-    if not (self.training or self.dl.counts): self.learn.yb = ()    # nothing to note
+    "Leave a row that does not count out of the metrics."
+    if not (self.training or self.dl.counts): self.learn.yb = ()
 
 @patch
 def after_validate(self:Distributed):
