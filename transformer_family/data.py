@@ -241,7 +241,7 @@ def _blocks(parts, n=64, size=2**20):
     yield to_bytes(f'{total}\n')
     for k in range(n):
         a = k*(total-size)//(n-1)
-        for o,end in zip(parts, ends):                          # a block may cross a border
+        for o,end in zip(parts, ends):                      # a block may cross a border
             lo,hi = (min(max(x - int(end) + len(o), 0), len(o)) for x in (a, a+size))
             yield o[lo:hi]
 
@@ -265,8 +265,7 @@ class Streams:
         rank:int=None, world_size:int=None, # None: the environment's
         most:int=None # batches of a pass; None: to the end of the streams
     ):
-        check_sizes(bs=bs, seq_len=seq_len, most=most)
-        _check_tokens(tokens)
+        check_sizes(bs=bs, seq_len=seq_len, most=most); _check_tokens(tokens)
         r,w = placed(rank, world_size); own = shared_size(bs, w)
         _check_enough(len(tokens), bs, seq_len)
         n = len(tokens)//bs                                     # length of a stream
@@ -327,13 +326,12 @@ class LMLoader(Position, DataLoader):
         most:int=None, # batches of a pass; None: to the end of the streams
         **kwargs # fastai's hooks, such as `after_batch`
     ):
-        check_sizes(n=n)
+        check_sizes(n=n); r,w = placed(rank, world_size)
         if kwargs.pop('shuffle', False):
             raise ValueError("streams are never shuffled, got shuffle=True: see jitter")
         hooks = {k: f for k,f in kwargs.items() if k in self._methods}
         if odd := kwargs.keys() - hooks - _UNUSED:
             raise TypeError(f"unknown arguments: {sorted(odd)}")
-        r,w = placed(rank, world_size)
         config = dict(bs=bs, seq_len=seq_len, jitter=jitter, seed=seed, rank=r,
                       world_size=w, most=most)
         self.streams,self.config = Streams(tokens, **config),{**config, 'n': n}

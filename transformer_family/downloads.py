@@ -65,6 +65,7 @@ class Watch:
         "End the line of a terminal."
         if self.terminal and self.width: print(file=sys.stderr, flush=True)
 
+# %% ../nbs/04a_downloads.ipynb #e670c55f
 def watched(
     items, # with a length
     what:str # is done with them, for the line

@@ -72,14 +72,14 @@ def bits_per_character(
 )->float:
     "Bits per character of a text, each character predicted once, with context."
     check_sizes(size=size, batch_size=batch_size, most=most)
-    device = next(model.parameters()).device
-    limit = getattr(model, 'max_len', None) or size or 256
+    device,inner = next(model.parameters()).device, unwrap(model)
+    limit = getattr(inner, 'max_len', None) or size or 256
     size = min(size or limit, limit)
     if most: tokens = tokens[:most+1]
     if len(tokens) < 2:
         raise ValueError(f"{len(tokens)} characters leave nothing to predict: need 2")
-    check_tokens(tokens[None], model.vocab_size)
-    read = _read_stream if getattr(model, 'carries_past', False) else _read_windows
+    check_tokens(tokens[None], inner.vocab_size)
+    read = _read_stream if getattr(inner, 'carries_past', False) else _read_windows
     with evaluating(model): nats = read(model, tokens, size, batch_size, device)
     return nats / (len(tokens)-1) / math.log(2)
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from fastai.data.core import DataLoaders
 from fastai.data.load import DataLoader, first
+from fastcore.basics import patch
 from torch import Tensor
 import torch
 
@@ -99,7 +100,8 @@ def logic(n:int, length:int=10, gates:int=10, seed:int=0)->Examples:
     for i in range(length):
         y[:,i] = last = _through(which[:,i], size[:,i], bits[:,i,0], last)
     over = torch.arange(length) >= long                                      # [n,length]
-    return Examples(x.masked_fill(over[...,None], 0).float(), y.masked_fill(over, -100), size)
+    x = x.masked_fill(over[...,None], 0).float()
+    return Examples(x, y.masked_fill(over, -100), size)
 
 # %% ../nbs/04d_made_tasks.ipynb #a83451dd
 def addition(n:int, length:int=5, digits:int=5, seed:int=0)->Examples:
@@ -153,14 +155,21 @@ class TaskLoader(DataLoader):
             batch = self.make(self.bs*self.place[1], seed=seed)[:2]
             yield tuple(x[self.rows].to(self.device or x.device) for x in batch)
 
-    def __len__(self): return self.n
-    def one_batch(self): return first(iter(self))
-    def get_idxs(self): return list(range(self.n*self.bs))
+# %% ../nbs/04d_made_tasks.ipynb #b6c8143e
+@patch
+def __len__(self:TaskLoader): return self.n
 
-    def new(self, **kwargs):
-        "A loader like this one, at its beginning, as fastai asks for it to predict."
-        return type(self)(self.make, self.bs*self.place[1], self.n, self.seed, self.fixed,
-                          self.device, *self.place)
+@patch
+def one_batch(self:TaskLoader): return first(iter(self))
+
+@patch
+def get_idxs(self:TaskLoader): return list(range(self.n*self.bs))
+
+@patch
+def new(self:TaskLoader, **kwargs):
+    "A loader like this one, at its beginning, as fastai asks for it to predict."
+    return type(self)(self.make, self.bs*self.place[1], self.n, self.seed, self.fixed,
+                      self.device, *self.place)
 
 def task_dls(make, bs:int=64, n:int=100, valid:int=4, seed:int=0, device=None):
     "Loaders for a Learner: training drawn anew, `valid` batches of validation fixed."

@@ -11,6 +11,7 @@ __all__ = ['together', 'join', 'joined', 'told', 'any_rank', 'summed', 'all_told
 # %% ../nbs/04e_ranks.ipynb #922cee96
 import os
 from contextlib import contextmanager
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -32,7 +33,8 @@ def join()->bool: # whether this call did it
     if world_size() == 1 or dist.is_initialized(): return False
     cuda = torch.cuda.is_available()
     if cuda: torch.cuda.set_device(int(os.environ.get('LOCAL_RANK', rank())))
-    dist.init_process_group('cpu:gloo,cuda:nccl' if cuda else 'gloo')
+    backend = 'cpu:gloo,cuda:nccl' if cuda else 'gloo'
+    dist.init_process_group(backend, timeout=timedelta(hours=6))    # rank 0 may report
     return True
 
 @contextmanager
@@ -90,7 +92,8 @@ def own_share(
     "This process's rows."
     r,w = rank(),world_size()
     if w == 1: return tree
-    return tree_map(lambda t: t.unflatten(0, (w, shared_size(len(t), w, 'memory')))[r], tree)
+    def own(t): return t.unflatten(0, (w, shared_size(len(t), w, 'memory')))[r]
+    return tree_map(own, tree)
 
 # %% ../nbs/04e_ranks.ipynb #70a570d1
 class Distributed(Callback):
@@ -125,7 +128,8 @@ def after_loss(self:Distributed):
 # %% ../nbs/04e_ranks.ipynb #9fe50838
 @patch
 def after_batch(self:Distributed):
-    if not (self.training or self.dl.counts): self.learn.yb = ()    # nothing to note
+    "Leave a row that does not count out of the metrics."
+    if not (self.training or self.dl.counts): self.learn.yb = ()
 
 @patch
 def after_validate(self:Distributed):

@@ -133,19 +133,22 @@ class FollowContract(Callback):
         if scores or hasattr(self.learn, 'gather_preds'): return None
         return asked(self.model, self.yb[0]).get('targets')
 
-    def after_pred(self):
-        out,self.aux = self.pred, self.pred.losses
-        self.learn.pred = out.logits if out.nll is None else out.nll
-        if getattr(unwrap(self.model), 'carries_past', False):
-            self.past[self.training] = tree_map(Tensor.detach, out.past)
+# %% ../nbs/05_training.ipynb #584ebb30
+@patch
+def after_pred(self:FollowContract):
+    out,self.aux = self.pred, self.pred.losses
+    self.learn.pred = out.logits if out.nll is None else out.nll
+    if getattr(unwrap(self.model), 'carries_past', False):
+        self.past[self.training] = tree_map(Tensor.detach, out.past)
 
-    def after_loss(self):
-        if not (self.training and self.aux): return
-        weights = getattr(unwrap(self.model), 'loss_weights', {})
-        extra = sum(weights.get(n,0.)*l for n,l in self.aux.items())
-        self.learn.loss_grad = self.loss_grad + extra
-        values = [l.detach().float() for l in self.aux.values()]
-        self.noted.append(([*self.aux], torch.stack(values)))        # on their device
+@patch
+def after_loss(self:FollowContract):
+    if not (self.training and self.aux): return
+    weights = getattr(unwrap(self.model), 'loss_weights', {})
+    extra = sum(weights.get(n,0.)*l for n,l in self.aux.items())
+    self.learn.loss_grad = self.loss_grad + extra
+    values = [l.detach().float() for l in self.aux.values()]
+    self.noted.append(([*self.aux], torch.stack(values)))        # on their device
 
 # %% ../nbs/05_training.ipynb #d3fdf36a
 @patch(as_prop=True)
@@ -262,7 +265,7 @@ def lm_learner(
     learn = Learner(dls, model, loss_func=TokenLoss(), opt_func=opt_func,
                     lr=lr, metrics=metrics, cbs=own + L(cbs), **kwargs)
     learn.remove_cb(ProgressCallback)
-    learn.recorder.loss,learn.recorder.smooth_loss = MeanLoss(), SmoothLoss()
+    learn.recorder.loss,learn.recorder.smooth_loss = MeanLoss(),SmoothLoss()
     return learn if rank() else learn.add_cb(BitsProgress())
 
 # %% ../nbs/05_training.ipynb #4b3ce962
@@ -288,7 +291,7 @@ class StopOnNaN(Callback):
         if k is None: return
         late = len(losses) - k
         kept = f"{late} steps ago: go back to the last checkpoint" if late else \
-            f"at batch {self.iter} of epoch {self.epoch}: the model stays as it was before"
+            f"at batch {self.iter} of epoch {self.epoch}: the model stays as it was"
         raise FloatingPointError(f"the loss became {losses[k-1]} {kept}; lower the "
                                  f"learning rate or clip gradients")
 

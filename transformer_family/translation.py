@@ -286,7 +286,8 @@ def bits_per_token(
     "Bits that a token of a target costs, every token counted once."
     device,bits,n = next(unwrap(model).parameters()).device, 0., 0
     with evaluating(model):
-        dl = PairLoader(encode_pairs(pairs, vocab), bs, False, device=device, world_size=1)
+        coded = encode_pairs(pairs, vocab)
+        dl = PairLoader(coded, bs, shuffle=False, device=device, world_size=1)
         for batch in watched(dl, 'evaluating'):
             *x,y = batch
             out = model(*x, **asked(model, y), **uncached(model))
