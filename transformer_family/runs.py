@@ -49,26 +49,30 @@ def _locked(path):
         except FileNotFoundError: pass                # it ended with its owner: once more
         f.close()
 
-# %% ../nbs/05c_runs.ipynb #71e6aa87
+# %% ../nbs/05c_runs.ipynb #3a62a4d7
 class Busy(ValueError):
     "Another process is at work in a folder."
 
 class Hold:
     "A folder in which no other process trains, until `release` or the end of this one."
-    def __init__(self, folder):
+    mine = {}                                         # path of a lock -> who has it here
+    def __init__(self, folder, again=False): # again: take it over within this process
         at = Path(folder).absolute()
         self.path = at.with_name(f'.{at.name}.lock')
         self.made = [p for p in at.parents if not p.exists()]
         at.parent.mkdir(parents=True, exist_ok=True)
+        if again and self.path in Hold.mine: Hold.mine[self.path].release()
         self.file = _locked(self.path)
         if self.file is None:
             raise Busy(f"another process is at work in {folder}: wait until it is done, "
                        f"or choose another folder")
+        Hold.mine[self.path] = self
         sweep(at)
 
     def release(self):
         if self.file is None: return
         self.path.unlink(missing_ok=True); self.file.close(); self.file = None
+        Hold.mine.pop(self.path, None)
         for p in self.made:                           # folders that nothing was put into
             try: p.rmdir()
             except OSError: return
@@ -190,7 +194,7 @@ def on_first(f):
     if error is not None: raise error
     return out
 
-# %% ../nbs/05c_runs.ipynb #804a670d
+# %% ../nbs/05c_runs.ipynb #c8877b3e
 @patch
 def before_fit(self:Checkpoint):
     "Take the folder; write it at step 0."
@@ -205,7 +209,7 @@ def before_fit(self:Checkpoint):
 @patch
 def take(self:Checkpoint):
     "Hold the folder, which is new or this run's own."
-    if self.held: self.hold = Hold(self.folder)
+    if self.held: self.hold = Hold(self.folder, again=True)
     if self.known or not self.folder.exists(): return
     raise ValueError(f"{self.folder} exists already: resume its run, or choose another "
                      f"folder")
