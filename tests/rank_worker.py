@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 
 from transformer_family import schedules  # noqa: E402
 from transformer_family.adaptive_span import AdaptiveSpanTransformer, plot_spans, spans  # noqa: E402
-from transformer_family.core import rank, unwrap, world_size  # noqa: E402
+from transformer_family.core import rank, world_size  # noqa: E402
 from transformer_family.data import Images, lm_dls  # noqa: E402
 from transformer_family.generation import generate  # noqa: E402
 from transformer_family.image_transformer import (  # noqa: E402
