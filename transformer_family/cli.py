@@ -244,13 +244,13 @@ def begin(device, model='transformer', out=None, args=None, seed=0, **given):
                args=usual | sizes | typed_arguments(args, **sizes))
     with new_run(out, name) as run: return run.start(task, device).finish()
 
-# %% ../nbs/70_cli.ipynb #aada3050
+# %% ../nbs/70_cli.ipynb #950ca2d5
 def go_on(device, resume, model=None, **given):
     "A run from its last checkpoint to its report."
     from transformer_family.runs import Run, named
     if odd := [k for k in given if k not in LATER]:
-        raise ValueError(f"--resume goes on with the run as it was begun: leave out "
-                         f"--{odd[0].replace('_','-')} {given[odd[0]]}, or start a new run")
+        raise ValueError(f"--resume goes on with the run as it was begun: leave out --"
+                         f"{odd[0].replace('_','-')} {given[odd[0]]}, or start a new run")
     if not resume: raise ValueError("--resume needs the folder of a run, got ''")
     if model is not None and model_named(model) != named(resume):
         raise ValueError(f"the run in {resume} trains {named(resume)}, not {model}")
@@ -278,7 +278,7 @@ def tfam_train(
     device:str=None, # cpu, cuda, … (default: CUDA if there is one)
     shard:bool=False, # Several processes: share out the parameters as well
     out:str=None, # Folder of the run; must be new (default: runs/MODEL)
-    resume:str=None, # Continue the run in this folder, with other --steps, --minutes, --lr
+    resume:str=None, # Go on with the run in this folder; with --steps, --lr beyond its end
     json:str=None # Write the numbers of the report to this file; - prints them
 ):
     "Train a model; the run's folder survives anything and can be resumed."
