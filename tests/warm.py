@@ -111,6 +111,7 @@ def serve():
         import fastai.callback.all  # noqa: F401
         import matplotlib.pyplot  # noqa: F401
         import torch.nn.attention.flex_attention  # noqa: F401
+
         import transformer_family.run_tasks  # noqa: F401
     gc.collect()
     gc.freeze()                                       # a child that collects would copy every page
