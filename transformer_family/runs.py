@@ -536,7 +536,7 @@ def fit(self:Run)->Run:
                                 f"--resume {quoted(self.folder)}") from None
     return self
 
-# %% ../nbs/05c_runs.ipynb #7a63a8bd
+# %% ../nbs/05c_runs.ipynb #90ccc148
 @patch
 def reported(self:Run):
     "The numbers of this very checkpoint, or None."
@@ -557,7 +557,8 @@ def finish(self:Run, device='cpu')->Run:
     final = weights(self.model)
     on_first(lambda: write_tensors(self.folder/'model.safetensors', final))
     keep.on_disk = 0; on_first(lambda: keep.write_history(self.folder))
-    if self.run.get('shard'): self._whole = load(self.folder, device=device_of(self.model))
+    if self.run.get('shard'):
+        self._whole = load(self.folder, device=device_of(self.model))
     self.results = {'step': self.step, **self.task.evaluate(self.model)}
     self.results |= on_first(lambda: self.task.report(self)) or {}
     text = json.dumps(self.results, indent=2) + '\n'
