@@ -1,9 +1,9 @@
-"""Console scripts without their seconds of start-up: forked from a process that has imported torch and fastai.
+"""Console scripts without their seconds of start-up: forked from a process that has imported the package.
 
     with Warm() as warm: status, out, err = warm(['bin/tfam-models'], cwd)
 
 A child is a process of its own, with files for its three streams, that runs the installed script as the interpreter
-would. The package itself is imported by the child. Where forking is unsafe or unknown, a new interpreter runs it."""
+would. Where forking is unsafe or unknown, a new interpreter runs it."""
 import atexit
 import gc
 import json
@@ -50,8 +50,8 @@ class Warm:
         assert text, f'the process to fork from ended with {self.server.wait()}'
         return int(text)
 
-    def __call__(self, args, cwd, input=b'', timeout=300):
-        "Exit status (minus the signal that ended it), stdout and stderr of a Python script."
+    def __call__(self, args, cwd, input=b'', timeout=300, during=None):
+        "Exit status (minus the signal that ended it), stdout and stderr of a script; `during` gets its process id."
         args = list(map(str, args))
         if not CAN_FORK:
             p = subprocess.run([sys.executable, *args], cwd=cwd, env=environment(), input=input, capture_output=True,
@@ -66,7 +66,10 @@ class Warm:
             (streams/'0').write_bytes(input)
             job = dict(args=args, cwd=str(cwd), streams=str(streams))
             self.server.stdin.write(json.dumps(job).encode() + b'\n')
-            pid, status = self.line(300), self.line(timeout)
+            pid = self.line(300)
+            if during:
+                during(pid)
+            status = self.line(timeout)
             if status is None:
                 with suppress(ProcessLookupError):             # it may just have ended
                     os.kill(pid, signal.SIGKILL)
@@ -108,6 +111,8 @@ def serve():
         import fastai.callback.all  # noqa: F401
         import matplotlib.pyplot  # noqa: F401
         import torch.nn.attention.flex_attention  # noqa: F401
+
+        import transformer_family.run_tasks  # noqa: F401
     gc.collect()
     gc.freeze()                                       # a child that collects would copy every page
     while line := sys.stdin.buffer.raw.readline():
