@@ -17,11 +17,12 @@ from transformer_family.core import count_params
 from transformer_family.gated_transformer_xl import (
     GRUGate, GTrXL, HighwayGate, InputGate, OutputGate, ResidualGate, SigTanhGate)
 from transformer_family.reinforcement_learning import (
-    VMPO, LSTMCore, Memoryless, RepeatPrevious, TMaze, agent_for, rl_learner)
+    VMPO, FollowAgent, LSTMCore, Memoryless, RepeatPrevious, TMaze, agent_for, ppo, rl_learner)
 from transformer_family.training import evaluating
 
 ENVS, STEPS, LAYERS = 64, 12, 8
-SEEDS, FRAMES = 3, 150_000
+SEEDS, FRAMES = 3, 80_000
+SIGHT = dict(gamma=.5, lam=.9)        # in both tasks an action is rewarded at once, or never
 GATES = {'TrXL': None, 'TrXL-I': ResidualGate, 'input': InputGate, 'output': OutputGate, 'highway': HighwayGate,
          'sigtanh': SigTanhGate, 'GRU': GRUGate, 'GRU, b_g=0': partial(GRUGate, bias=0.)}
 
@@ -70,13 +71,41 @@ def package(device, d_model=64, t=64, n=3):
     return out
 
 
-def learn(env, core, seed, frames, loss=None, lr=3e-3, d_model=32, **kwargs):
+def learn(env, core, seed, frames, loss=None, lr=2e-3, d_model=32, **kwargs):
     "One run: the score at each rollout, seconds, parameters."
     torch.manual_seed(seed)
     agent = agent_for(env, core, d_model)
-    learn = rl_learner(env, agent, **({'loss': loss} if loss else {}), lr=lr, seed=seed, **kwargs)
+    learn = rl_learner(env, agent, loss or ppo, lr, seed=seed, **SIGHT, **kwargs)
     start, n = time.process_time(), math.ceil(frames/env.num_envs/learn.dls.train.t)
     with learn.no_bar(), learn.no_logging():
         learn.fit_one_cycle(n, lr, pct_start=.1)
     scores = [(f, None if math.isnan(s) else round(s, 4)) for f, s in learn.dls.train.scores]
     return dict(scores=scores, seconds=round(time.process_time() - start, 1), params=count_params(agent))
+
+
+def repeat(name, seed, frames=FRAMES):
+    "RepeatPrevious(4), 64 environments, segments and memory of 32 steps; 'GRU, V-MPO' takes the other loss."
+    core, _, loss = name.partition(', V')
+    extra = dict(loss=VMPO(), cbs=FollowAgent()) if loss else {}
+    return learn(RepeatPrevious(4, num_envs=ENVS, seed=seed), cores()[core], seed, frames, **extra)
+
+
+def maze(mem_len, seed, frames=60_000):
+    "A T-maze of 40 places in segments of 8 steps, 2 layers, by length of the memory."
+    core = cores(2, mem_len)['GRU']
+    return learn(TMaze(40, ENVS, seed), core, seed, frames, t=8, lr=3e-3)
+
+
+PARTS = dict(acting=acting, package=package)
+
+
+def main(part, *args):
+    if part in PARTS:
+        return PARTS[part]('cpu')
+    name, seed, *frames = args
+    return dict(repeat=repeat, maze=maze)[part](int(name) if part == 'maze' else name, int(seed), *map(int, frames))
+
+
+if __name__ == '__main__':
+    torch.set_num_threads(1)
+    print(json.dumps(main(*sys.argv[1:])))
