@@ -7,8 +7,10 @@ Docs: https://transformer-family.github.io/transformer_family/attention.html.md"
 # %% auto #0
 __all__ = ['full', 'causal', 'masks', 'kernels', 'Span', 'both', 'either', 'window', 'key_padding', 'grid', 'span_mask',
            'shift_span', 'plot_span', 'dense_mask', 'exactly', 'attention_weights', 'open_rows', 'attention', 'KV',
-           'extend', 'split_heads', 'merge_heads', 'MultiHeadAttention', 'in_pieces', 'plot_attention', 'Store',
-           'resolve', 'block_mask', 'flex_attend', 'kernel_attention', 'fits_kernel']
+           'Room', 'as_kv', 'extend', 'check_batch', 'split_heads', 'merge_heads', 'head_width', 'Heads',
+           'MultiHeadAttention', 'no_source', 'Source', 'SourceKV', 'real_only', 'CrossAttention', 'in_pieces',
+           'weights_of', 'Seen', 'recorded', 'plot_attention', 'Store', 'resolve', 'block_mask', 'flex_attend',
+           'kernel_attention', 'fits_kernel']
 
 # %% ../nbs/01_attention.ipynb #29c710dc
 import contextlib
@@ -26,7 +28,7 @@ from fastcore.basics import patch
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from .core import check_rate, check_sizes, new_ax
+from .core import check_rate, check_sizes, new_ax, unwrap
 
 # %% ../nbs/01_attention.ipynb #71989b88
 class Span:
@@ -157,12 +159,12 @@ def dense_mask(
     if span is None or span is full: return None
     if not isinstance(span, Tensor): return span_mask(span, t, s, h, b, q.device)
     if span.dtype != torch.bool:
-        raise ValueError(f"a span as a tensor is bool, True = may attend; "
+        raise ValueError(f"a mask is bool, True = may attend; "
                          f"got {span.dtype}")
     try: shape = torch.broadcast_shapes(span.shape, (b,h,t,s))
     except RuntimeError: shape = None
     if shape != (b,h,t,s):
-        raise ValueError(f"a span of shape {list(span.shape)} does not broadcast to "
+        raise ValueError(f"a mask of shape {list(span.shape)} does not broadcast to "
                          f"[b,h,t,s] = {[b,h,t,s]}")
     return span
 
@@ -251,18 +253,54 @@ class KV(NamedTuple):
     k:Tensor # [b,h,s,k]
     v:Tensor # [b,h,s,k]
 
+class Room(NamedTuple):
+    "Keys and values in buffers with room for more: a past for one use."
+    k:Tensor # [b,h,s,k], the filled part of its buffer
+    v:Tensor # [b,h,s,k]
+    buffers:tuple # of k and of v, [b,h,limit,k]
+
+def as_kv(past)->KV:
+    "A past that holds keys and values; another kind is an error."
+    if isinstance(past, Room): return past
+    fits = isinstance(past, (tuple, list)) and len(past) == 2
+    if fits and all(isinstance(x, Tensor) and x.ndim == 4 for x in past): return KV(*past)
+    raise ValueError(f"past is a {type(past).__name__} that does not hold this layer's "
+                     f"keys and values: feed a past back to the model it came from")
+
+# %% ../nbs/01_attention.ipynb #5dff1b40
 def extend(
-    past, # KV, or None at the start
+    past, # KV (or a plain tuple of both), or None at the start
     new:KV # of the next positions
 )->KV: # of all of them
     "Append keys and values to those of the past."
     if past is None: return new
-    past = KV(*past[:2])                            # fastai makes it a plain tuple
-    if past.k.size(0) != new.k.size(0):
-        raise ValueError(f"past belongs to a batch of {past.k.size(0)}, the tokens "
-                         f"to one of {new.k.size(0)}: feed a past back to the batch it "
-                         f"came from")
+    past = as_kv(past)
+    check_batch(past.k, new.k)
+    (h,k),(heads,width) = ((x.k.size(1), x.k.size(3)) for x in (past, new))
+    if (h,k) != (heads,width):
+        raise ValueError(f"past has {h} heads of width {k}, the layer {heads} of {width}:"
+                         f" feed a past back to the model it came from")
+    if isinstance(past, Room): return _written(past, new)
     return KV(*(torch.cat(p, -2) for p in zip(past, new)))
+
+def _written(past, new):
+    "New keys and values behind those in the buffers, which are written into."
+    s,n = past.k.size(-2), past.k.size(-2) + new.k.size(-2)
+    if n > past.buffers[0].size(-2):
+        return KV(torch.cat([past.k, new.k], -2), torch.cat([past.v, new.v], -2))
+    for buffer,x in zip(past.buffers, new): buffer[...,s:n,:] = x
+    k,v = (buffer[...,:n,:] for buffer in past.buffers)
+    return Room(k, v, past.buffers)
+
+# %% ../nbs/01_attention.ipynb #02a1efe7
+def check_batch(
+    past:Tensor, # [b,…]
+    new:Tensor # [b,…]
+)->None:
+    "A past continues the batch that it is from."
+    if past.size(0) == new.size(0): return
+    raise ValueError(f"past belongs to a batch of {past.size(0)}, the tokens to one of "
+                     f"{new.size(0)}: feed a past back to the batch it came from")
 
 # %% ../nbs/01_attention.ipynb #9bb707d0
 def split_heads(x, n_heads):
@@ -274,7 +312,31 @@ def merge_heads(x):
     return x.transpose(1,2).flatten(2)
 
 # %% ../nbs/01_attention.ipynb #8967e48a
-class MultiHeadAttention(nn.Module):
+def head_width(d_model:int, n_heads:int, d_head:int=None)->int:
+    "Size of one head: as given, or d_model / n_heads."
+    if d_head is None and d_model % n_heads:
+        raise ValueError(f"d_model={d_model} is not divisible by n_heads={n_heads}: "
+                         f"choose another number of heads, or give d_head")
+    return d_head or d_model//n_heads
+
+class Heads(nn.Module):
+    "The projections of multi-head attention (Vaswani et al., 3.2.2)."
+    def __init__(self, d_model:int, n_heads:int, d_head:int=None, d_value:int=None,
+                 bias:bool=False):
+        super().__init__()
+        check_sizes(d_model=d_model, n_heads=n_heads, d_head=d_head, d_value=d_value)
+        self.n_heads,k = n_heads,head_width(d_model, n_heads, d_head)
+        self.W_q,self.W_k,self.W_v = (nn.Linear(d_model, n_heads*n, bias=bias)
+                                      for n in (k, k, d_value or k))
+        self.W_o = nn.Linear(n_heads*(d_value or k), d_model, bias=bias)
+
+    def queries(self, x): return split_heads(self.W_q(x), self.n_heads)
+    def keys_values(self, x):
+        return KV(*(split_heads(W(x), self.n_heads) for W in (self.W_k, self.W_v)))
+    def out(self, y): return self.W_o(merge_heads(y))
+
+# %% ../nbs/01_attention.ipynb #a8891bb0
+class MultiHeadAttention(Heads):
     "Multi-head attention (Vaswani et al., 3.2.2), with a key-value cache as its past."
     def __init__(self,
         d_model:int,
@@ -285,55 +347,157 @@ class MultiHeadAttention(nn.Module):
         attend=attention, # called with (q, k, v, span, bias, dropout_p=…)
         dropout:float=0. # of the weights
     ):
-        super().__init__()
-        check_sizes(d_model=d_model, n_heads=n_heads, d_head=d_head, d_value=d_value)
+        super().__init__(d_model, n_heads, d_head, d_value, bias)
         check_rate(dropout=dropout)
-        if d_head is None and d_model % n_heads:
-            raise ValueError(f"d_model={d_model} is not divisible by n_heads={n_heads}: "
-                             f"choose another number of heads, or give d_head")
-        self.n_heads,self.attend,self.dropout = n_heads,attend,dropout
-        d_head = d_head or d_model//n_heads
-        sizes = d_head, d_head, d_value or d_head
-        self.W_q,self.W_k,self.W_v = (nn.Linear(d_model, n_heads*k, bias=bias)
-                                      for k in sizes)
-        self.W_o = nn.Linear(n_heads*sizes[-1], d_model, bias=bias)
+        self.attend,self.dropout = attend,dropout
 
 # %% ../nbs/01_attention.ipynb #88a92b1b
 @patch
-def keys_values(self:MultiHeadAttention,
-    x:Tensor # [b,s,d]
-)->KV:
-    "What `x` offers to be looked at."
-    return KV(*(split_heads(W(x), self.n_heads) for W in (self.W_k, self.W_v)))
+def keys(self:MultiHeadAttention, x, past, mask, source)->tuple: # past, mask
+    "Keys and values of x after those of its past, and which of them a query may see."
+    no_source(self, source)
+    return extend(past, self.keys_values(x)), mask
 
 @patch
 def forward(self:MultiHeadAttention,
     x:Tensor, # [b,t,d], where the queries come from
-    past:KV=None, # of earlier positions; of `context` if that is what is attended to
-    span=None, # predicate or bool tensor; None: everybody
-    bias=None, # tensor that broadcasts to [b,h,t,s], or a score_mod
-    context:Tensor=None # [b,s,d], source of keys and values; default: `x` after its past
-)->tuple: # [b,t,d], past
+    past:KV=None, # of earlier positions
+    mask=None, # predicate or bool tensor; None: every key
+    source=None, # of a kind that looks at one
+    bias=None # tensor that broadcasts to [b,h,t,s], or a score_mod
+)->tuple: # [b,t,d], past, aux
     "Every position of `x` attends (Vaswani et al., 3.2.2)."
-    if context is None: past = extend(past, self.keys_values(x))
-    elif past is None: past = self.keys_values(context)
-    q = split_heads(self.W_q(x), self.n_heads)                               # [b,h,t,k]
-    y = self.attend(q, past.k, past.v, span, bias, dropout_p=self.dropout*self.training)
-    return self.W_o(merge_heads(y)), past                                    # [b,t,d]
+    past,mask = self.keys(x, past, mask, source)
+    y = self.attend(self.queries(x), past.k, past.v, mask, bias,
+                    dropout_p=self.dropout*self.training)
+    return self.out(y), past, {}                                             # [b,t,d]
+
+def no_source(layer, source)->None:
+    "A layer without attention to a source cannot be given one."
+    if source is None: return
+    raise ValueError(f"{type(layer).__name__} attends to its own sequence and looks at "
+                     f"no source: CrossAttention, in a DecoderLayer, does")
+
+# %% ../nbs/01_attention.ipynb #8acdc823
+class Source(NamedTuple):
+    "A sequence that another one looks at."
+    x:Tensor # [b,s,d]
+    mask:Tensor=None # bool [b,s], True for a real token; None: all are
+
+class SourceKV(NamedTuple):
+    "Keys and values of a source, and its mask."
+    k:Tensor # [b,h,s,k]
+    v:Tensor # [b,h,s,k]
+    mask:Tensor=None # bool [b,s]
+
+def real_only(
+    span, # predicate or bool tensor; None: every key
+    real, # bool [b,s], True for a real token; None: all are
+    t:int # queries: the last t positions
+): # like span; bool [b,1,t,s] where there is padding
+    "A span without the keys that are padding."
+    if real is None: return span
+    pad = key_padding(real)
+    if span is None: return pad
+    if isinstance(span, Tensor): return span & pad
+    return span_mask(span, t, real.size(1), batch=real.size(0), device=real.device) & pad
+
+# %% ../nbs/01_attention.ipynb #9ee3a949
+class CrossAttention(MultiHeadAttention):
+    "Multi-head attention to a source (Vaswani et al., 3.2.3); its keys are the past."
+    def keys(self, x, past, mask, source):
+        "Keys and values of the source, new or from the past."
+        if (past is None) == (source is None):
+            raise ValueError("attention to a source needs one: give source=" if past is
+                             None else "the keys and values of the source are in the "
+                             "past: give it with the first tokens only")
+        past = self.of_source(source) if past is None else self.checked(past)
+        check_batch(past.k, x)
+        return past, real_only(mask, past.mask, x.size(1))
+
+    def of_source(self, source):
+        source = Source(source) if isinstance(source, Tensor) else Source(*source)
+        return SourceKV(*self.keys_values(source.x), source.mask)
+
+    def checked(self, past):
+        if isinstance(past, (tuple,list)) and len(past) == 3: return SourceKV(*past)
+        raise ValueError(f"past is a {type(past).__name__} that does not hold the keys "
+                         f"of a source: feed a past back to the model it came from")
 
 # %% ../nbs/01_attention.ipynb #bd058bf3
 def in_pieces(
-    layer, # called as `layer(x, past, **kwargs)`
+    layer, # called as `layer(x, past, …)`
     x:Tensor, # [b,t,d]
     sizes, # of the segments, as for torch.split
+    source=None, # given with the first one
     **kwargs
 )->Tensor: # [b,t,d]
     "The outputs of a layer fed `x` in segments, its past handed on."
     past,ys = None,[]
     for piece in x.split(sizes, 1):
-        y,past = layer(piece, past, **kwargs)
-        ys.append(y)
+        y,past,_ = layer(piece, past, source=source, **kwargs)
+        ys.append(y); source = None
     return torch.cat(ys, 1)                                                  # [b,t,d]
+
+# %% ../nbs/01_attention.ipynb #a9d5d300
+def weights_of(
+    attend, # called with (q, k, v, span, bias, dropout_p=…)
+    q:Tensor, # [b,h,t,k]
+    k:Tensor, # [b,h,s,k]
+    span=None, bias=None # as for `attention`
+)->Tensor: # [b,h,t,s]
+    "The weights by which an `attend` sums values: what it does to the unit vectors."
+    if hasattr(attend, 'weights'): return attend.weights(q, k, span, bias)
+    eye = torch.eye(k.size(2), dtype=q.dtype, device=q.device)
+    return attend(q, k, eye.expand(*k.shape[:2],-1,-1), span, bias, dropout_p=0.)
+
+@patch
+def weights(self:MultiHeadAttention, x, past=None, mask=None, source=None, bias=None):
+    "The weights [b,h,t,s] of a call."
+    past,mask = self.keys(x, past, mask, source)
+    return weights_of(self.attend, self.queries(x), past.k, mask, bias)
+
+# %% ../nbs/01_attention.ipynb #cea4b494
+class Seen(NamedTuple):
+    "What was recorded: by the name of the module, one entry for each call."
+    weights:dict # name -> list of [b,h,t,s]
+    states:dict # name -> list of [b,t,d]
+
+    def last(self,
+        end:str='' # of the names: 'attn', 'cross'; default: all
+    )->list: # of [b,h,t,s]
+        "The weights of the last call, layer by layer."
+        return [w[-1] for n,w in self.weights.items() if n.endswith(end)]
+
+def _noting(found, name, look):
+    "A hook that keeps what `look` says of a call."
+    @torch.no_grad()
+    def _hook(module, args, kwargs, out):
+        found.setdefault(name, []).append(look(module, args, kwargs, out))
+    return _hook
+
+# %% ../nbs/01_attention.ipynb #8f28ddea
+@contextlib.contextmanager
+def recorded(
+    model:nn.Module, # in evaluation
+    weights:bool=True, # of every attention
+    states:bool=True # of every layer
+): # Seen
+    "Record the weights and the hidden states of every call of a model."
+    if model.training or hasattr(model, '_orig_mod'):
+        raise ValueError("a model is recorded in evaluation and not compiled: call "
+                         ".eval() on it, or record unwrap(model) and call that")
+    ways = {'weights': lambda m,args,kw,out: m.weights(*args, **kw).detach(),
+            'state': lambda m,args,kw,out: m.state(out).detach()}
+    seen,hooks = Seen({}, {}),[]
+    for (way,look),found,on in zip(ways.items(), seen, (weights,states)):
+        for name,m in unwrap(model).named_modules() if on else ():
+            if callable(getattr(type(m), way, None)):
+                note = _noting(found, name, look)
+                hooks.append(m.register_forward_hook(note, with_kwargs=True))
+    try: yield seen
+    finally:
+        for hook in hooks: hook.remove()
 
 # %% ../nbs/01_attention.ipynb #f4b07893
 def plot_attention(
@@ -442,6 +606,23 @@ def resolve(
     fresh = torch.compiler.is_compiling() or t == 1 or device is None or t*s > 2**22
     if fresh or not _by_value(span): return make()
     return masks.get(span, ('dense', t, s, n_heads, batch, device), make)
+
+# %% ../nbs/01_attention.ipynb #1e5a5f3c
+@patch
+def layer_masks(self:Heads,
+    layers, # of the stack
+    mask, # predicate or bool tensor; None: every key
+    x:Tensor, # [b,t,d], what enters
+    past # of the first layer's own sequence
+)->list: # one for each layer
+    "The masks of a stack's layers: a span is worked out once for all."
+    if callable(mask):
+        s = x.size(1) + (0 if past is None else as_kv(past).k.size(-2))
+        mask = resolve(mask, x.size(1), s, self.n_heads, x.size(0), x.device)
+    elif mask is not None and not isinstance(mask, Tensor):
+        raise ValueError(f"a mask is a span or a bool tensor [b,h,t,s], True = may "
+                         f"attend; got a {type(mask).__name__}")
+    return [mask]*len(layers)
 
 # %% ../nbs/01_attention.ipynb #ce0c3866
 @dataclass(frozen=True)

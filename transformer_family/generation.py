@@ -108,7 +108,7 @@ def generate(
             last,start = start,window_start(tokens.size(1), start, limit)
             if past is None or start != last or not cache:
                 past,new = None,tokens[:,start:]
-            logits,past,_ = model(new, past)                                     # [b,t,v]
+            logits,past = model(new, past)[:2]                                   # [b,t,v]
             new = sample(logits[:,-1], temperature, top_k, top_p, generator)[:,None]
             tokens = torch.cat([tokens, new], 1)
     return tokens
@@ -212,7 +212,7 @@ def extend_beams(
     src,mask,tokens,past,scores = hyps
     b,w = scores.shape
     tgt = tokens if past is None else tokens[:,-1:]
-    logits,past,_ = model(src, tgt, mask, past)                              # [b·w,t,v]
+    logits,past = model(src, tgt, mask, past)[:2]                            # [b·w,t,v]
     scores,parent,new = beam_step(_log_probs(logits[:,-1]).view(b,w,-1), scores, beam)
     rows = (parent + w*torch.arange(b, device=parent.device)[:,None]).flatten()
     state = src, mask, tokens, past if cache else None

@@ -6,13 +6,13 @@ Docs: https://transformer-family.github.io/transformer_family/training.html.md""
 
 # %% auto #0
 __all__ = ['FORMER', 'COLUMNS', 'BitsPerCharacter', 'BitsPerDim', 'BitsPerToken', 'Perplexity', 'sequence_accuracy', 'unwrap',
-           'FollowContract', 'BitsProgress', 'adamw', 'own_callbacks', 'check_streams', 'lm_learner', 'StopOnNaN',
-           'ClampParameters', 'FollowPairs', 'SmoothLabels', 'seq2seq_learner', 'one_cycle', 'inverse_sqrt', 'in_steps',
-           'Budget', 'write_atomic', 'write_tensors', 'read_json', 'read_tensors', 'part_name', 'find_part', 'encode',
-           'decode', 'decode_arguments', 'save', 'weights', 'check_state', 'load_weights', 'read_config', 'described',
-           'build_from', 'check_fit', 'load', 'to_hub', 'from_hub', 'pack', 'unpack', 'training_state',
-           'check_state_types', 'restore_state', 'Checkpoint', 'check_finite', 'to_csv', 'read_history', 'resume',
-           'plot_history', 'windows', 'evaluating', 'bits_per_character']
+           'asked', 'costs', 'TokenLoss', 'FollowContract', 'BitsProgress', 'adamw', 'own_callbacks', 'check_streams',
+           'lm_learner', 'StopOnNaN', 'ClampParameters', 'FollowPairs', 'SmoothLabels', 'seq2seq_learner', 'one_cycle',
+           'inverse_sqrt', 'in_steps', 'Budget', 'write_atomic', 'write_tensors', 'read_json', 'read_tensors',
+           'part_name', 'find_part', 'encode', 'decode', 'decode_arguments', 'save', 'weights', 'check_state',
+           'load_weights', 'read_config', 'described', 'build_from', 'check_fit', 'load', 'to_hub', 'from_hub', 'pack',
+           'unpack', 'training_state', 'check_state_types', 'restore_state', 'Checkpoint', 'check_finite', 'to_csv',
+           'read_history', 'resume', 'plot_history', 'windows', 'evaluating', 'bits_per_character']
 
 # %% ../nbs/05_training.ipynb #5517aa8e
 import hashlib
@@ -74,6 +74,9 @@ def sequence_accuracy(
     targets:Tensor # [b,t], −100 where nothing is asked
 )->Tensor: # scalar
     "Share of sequences of which every asked token is predicted."
+    if logits.ndim != targets.ndim + 1:
+        raise ValueError(f"logits must be [b,t,v] for targets {list(targets.shape)}, got "
+                         f"{list(logits.shape)}: a cost for each target names no token")
     right = (logits.argmax(-1) == targets) | (targets == -100)
     return right.all(-1).float().mean()
 
@@ -87,9 +90,37 @@ def unwrap(
         if isinstance(inner, nn.Module): return unwrap(inner)
     return model
 
+# %% ../nbs/05_training.ipynb #911b3cc7
+def asked(
+    model:nn.Module,
+    targets:Tensor # [b,t]
+)->dict: # arguments of the call
+    "Targets for a model that computes their costs itself, for any other nothing."
+    owns = getattr(unwrap(model), 'structured_output', False)
+    return dict(targets=targets) if owns else {}
+
+def costs(
+    out, # Output
+    targets:Tensor # [b,t], −100 where nothing is asked
+)->Tensor: # [b,t], 0 where nothing is asked
+    "What each target costs, −log P, in single precision at least."
+    if out.nll is not None: return out.nll
+    exact = torch.promote_types(out.logits.dtype, torch.float32)
+    logits = out.logits.to(exact).transpose(1,2)                             # [b,v,t]
+    return F.cross_entropy(logits, targets.long(), reduction='none')
+
+# %% ../nbs/05_training.ipynb #9759286d
+class TokenLoss(CrossEntropyLossFlat):
+    "The mean cost of a target: of scores [b,t,v], or of the costs [b,t] themselves."
+    def __call__(self, pred, targets, **kwargs):
+        if pred.ndim > targets.ndim: return super().__call__(pred, targets, **kwargs)
+        if self.reduction == 'none': return pred.flatten()
+        n = (targets != -100).sum() if self.reduction == 'mean' else 1
+        return pred.sum() / n
+
 # %% ../nbs/05_training.ipynb #12ff17cb
 class FollowContract(Callback):
-    "Carry `past` between batches, take the logits out, add the auxiliary losses."
+    "Carry `past` between batches, take out logits or costs, add the auxiliary losses."
     order = -5
     def __init__(self): self.past = {True: None, False: None}   # training, validation
     def before_fit(self): self.history = []                     # auxiliary losses by step
@@ -97,14 +128,19 @@ class FollowContract(Callback):
 
     def before_batch(self):
         if getattr(self.dl, 'fresh', True): self.past[self.training] = None
-        targets = self.yb[0] if self.training and self.yb else None
-        self.learn.xb = (self.xb[0], self.past[self.training], targets)
+        self.learn.xb = (self.xb[0], self.past[self.training], self.targets_to_give())
+
+    def targets_to_give(self):
+        if self.training or not self.yb: return self.yb[0] if self.yb else None
+        scores = any(not isinstance(m, AvgLoss) for m in self.learn.metrics)
+        if scores or hasattr(self.learn, 'gather_preds'): return None
+        return asked(self.model, self.yb[0]).get('targets')
 
     def after_pred(self):
-        logits,past,self.aux = self.pred
-        self.learn.pred = logits
+        out,self.aux = self.pred, self.pred.losses
+        self.learn.pred = out.logits if out.nll is None else out.nll
         if getattr(unwrap(self.model), 'carries_past', False):
-            self.past[self.training] = tree_map(Tensor.detach, past)
+            self.past[self.training] = tree_map(Tensor.detach, out.past)
 
     def after_loss(self):
         if not (self.training and self.aux): return
@@ -172,7 +208,7 @@ def lm_learner(
     own = [follow(), StopOnNaN(), *own_callbacks(model, L(cbs))]
     if clip: own.append(GradientClip(clip))
     if bf16: own.append(MixedPrecision('bf16'))
-    learn = Learner(dls, model, loss_func=CrossEntropyLossFlat(), opt_func=opt_func,
+    learn = Learner(dls, model, loss_func=TokenLoss(), opt_func=opt_func,
                     lr=lr, metrics=metrics, cbs=own + L(cbs), **kwargs)
     learn.remove_cb(ProgressCallback)
     return learn.add_cb(BitsProgress())
@@ -199,7 +235,10 @@ class ClampParameters(Callback):
 class FollowPairs(FollowContract):
     "Hand source, target and mask to an encoder-decoder as they are."
     name = 'follow_contract'
-    def before_batch(self): self.past[self.training] = None
+    def before_batch(self):
+        self.past[self.training] = None
+        if asked(self.model, None) and (y := self.targets_to_give()) is not None:
+            self.learn.xb = *self.xb, None, y                   # … the past, the targets
 
 # %% ../nbs/05_training.ipynb #c595ac84
 class SmoothLabels(Callback):
@@ -210,7 +249,10 @@ class SmoothLabels(Callback):
         self.smoothing = smoothing
 
     def after_loss(self):
-        if not self.training: return
+        if not (self.training and self.smoothing): return
+        if self.pred.ndim == self.y.ndim:
+            raise ValueError("smoothed labels need the scores of all tokens, and this "
+                             "model gives the costs of its targets: use smoothing=0")
         self.learn.loss_grad = F.cross_entropy(self.pred.flatten(0,-2), self.y.flatten(),
                                                label_smoothing=self.smoothing)
 
@@ -914,24 +956,21 @@ def bits_per_character(
     return nats / (len(tokens)-1) / math.log(2)
 
 # %% ../nbs/05_training.ipynb #51ad39db
-def _nats(logits, targets):
-    "What each target costs, [b,t]."
-    return F.cross_entropy(logits.float().transpose(1,2), targets, reduction='none')
-
 def _read_windows(model, tokens, size, batch_size, device):
     first,*rest = windows(len(tokens), size, max(1, size//2))
     parts = [rest[i:i+batch_size] for i in range(0, len(rest), batch_size)]
     total = 0.
     for part in [[first], *parts]:
         xy = torch.stack([tokens[a:e+1] for a,e,_ in part]).to(device).long() # [b,size+1]
-        cost = _nats(model(xy[:,:-1]).logits, xy[:,1:])                       # [b,size]
+        x,y = xy[:,:-1], xy[:,1:]
+        cost = costs(model(x, **asked(model, y)), y)                          # [b,size]
         total += sum(c[d-a-1:].double().sum() for c,(a,_,d) in zip(cost, part))
     return total.item()
 
 def _read_stream(model, tokens, size, batch_size, device):
     total,past = 0.,None
     for i in range(0, len(tokens)-1, size):
-        xy = tokens[None, i:i+size+1].to(device).long()
-        logits,past,_ = model(xy[:,:-1], past)
-        total += _nats(logits, xy[:,1:]).double().sum()
+        xy = tokens[None, i:i+size+1].to(device).long(); x,y = xy[:,:-1], xy[:,1:]
+        out = model(x, past, **asked(model, y))
+        total,past = total + costs(out, y).double().sum(), out.past
     return total.item()

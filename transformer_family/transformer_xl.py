@@ -6,27 +6,31 @@ Docs: https://transformer-family.github.io/transformer_family/transformer_xl.htm
 
 # %% auto #0
 __all__ = ['xl_sizes', 'rel_shift', 'score_terms', 'past_only', 'relative_weights', 'RelativeScore', 'shifted_attention', 'RelKV',
-           'RelativeAttention', 'new_uv', 'keep_last', 'XLLayer', 'AdaptiveSoftmax', 'XLStack', 'TransformerXL',
-           'rotate_to', 'fused_attention']
+           'RelativeAttention', 'new_uv', 'keep_last', 'XLLayer', 'AdaptiveSoftmax', 'TransformerXL', 'remembered',
+           'rotate_to', 'fused_attention', 'softmax_costs']
 
 # %% ../nbs/20_transformer_xl.ipynb #bab83b2c
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Tuple
 
 import torch
 import torch.nn.functional as F
 from fastcore.basics import patch
+from fastcore.meta import delegates
 from torch import Tensor, nn
 
 from .attention import (
-    MultiHeadAttention, attention, causal, dense_mask, exactly, extend, merge_heads,
-    span_mask, split_heads, window)
+    KV, Heads, attention, causal, check_batch, dense_mask, exactly, extend, no_source,
+    real_only, span_mask, split_heads, window)
 from .blocks import Score, Window, _wide, tiled_attention
-from .core import Output, check_sizes, check_tokens, configured
+from .core import (
+    Output, check_rate, check_sizes, check_tokens, configured)
 from .positions import angles, sinusoids
-from .transformer import (
-    Encoder, EncoderLayer, FeedForward, Past, PostNorm)
+from transformer_family.transformer import (
+    Encoder, EncoderLayer, FeedForward, Head, Past, PostNorm, check_targets, outcome,
+    real_tokens, resume)
 
 # %% ../nbs/20_transformer_xl.ipynb #97d615f0
 def _shift_view(x): # [...,t,s+1] contiguous, the last column is never read where j ≤ i
@@ -150,7 +154,7 @@ def _check_length(
             raise ValueError(f"{name} must be an integer of at least 0, got {n!r}")
 
 # %% ../nbs/20_transformer_xl.ipynb #2b90f317
-class RelativeAttention(MultiHeadAttention):
+class RelativeAttention(Heads):
     "Multi-head attention that knows distances (Dai et al., 3.3)."
     def __init__(self,
         d_model:int,
@@ -161,12 +165,13 @@ class RelativeAttention(MultiHeadAttention):
         attn_dropout:float=0., # of the weights
         uv:tuple=None # u and v, if layers share them; default: its own
     ):
-        super().__init__(d_model, n_heads, d_head, dropout=attn_dropout)
+        super().__init__(d_model, n_heads, d_head)
+        check_rate(attn_dropout=attn_dropout)
         if attention not in ('shifted','fused'):
             raise ValueError(f"attention must be 'shifted' or 'fused', got {attention!r}")
         _check_length(clamp_len=clamp_len)
         self.d_model,self.attention,self.clamp_len = d_model,attention,clamp_len
-        inner = self.W_q.out_features
+        self.dropout,inner = attn_dropout,self.W_q.out_features
         self.W_r = nn.Linear(d_model, inner, bias=False)
         self.u,self.v = uv or new_uv(n_heads, inner//n_heads)
 
@@ -205,37 +210,57 @@ def attend_to(self:RelativeAttention, q, k, v, cached, span):
 
 # %% ../nbs/20_transformer_xl.ipynb #1aaf1615
 @patch
-def _check_memory(self:RelativeAttention, x, past):
-    "Raise for a memory of another batch or width."
+def _memory(self:RelativeAttention, x, past):
+    "What stands before x, [b,m,d], and RelKV or None; another past is an error."
     if x.size(1) == 0: raise ValueError("a segment of length 0: nothing can attend")
-    if past is None: return
-    memory,d_head = isinstance(past, Tensor), self.W_k.out_features//self.n_heads
-    b,*_,width = past.shape if memory else past.k.shape
-    if b != x.size(0):
-        raise ValueError(f"past belongs to a batch of {b}, the segment to one of "
-                         f"{x.size(0)}: feed a past back to the batch it came from")
-    own,have = (x.size(-1),width) if memory else \
-        (f'{self.n_heads}×{d_head}', f'{past.k.size(1)}×{width}')
-    if have != own:
-        kind = 'width' if memory else 'heads and head width'
-        raise ValueError(f"past has {kind} {have}, the layer {own}: it is from another "
-                         f"model")
+    if past is None: return x[:,:0], None
+    kind = type(past)                          # fastai makes a RelKV a plain tuple
+    if not (kind in (RelKV,tuple,list) and len(past) == 3 or isinstance(past, Tensor)):
+        raise ValueError(f"past is a {kind.__name__} that holds neither this layer's "
+                         f"inputs nor its keys, values and distances: feed a past back "
+                         f"to the model it came from")
+    if not isinstance(past, Tensor): past = RelKV(*past)
+    at = past if isinstance(past, Tensor) else past.k
+    check_batch(at, x)
+    if at is not past: return x[:,:0], past            # `extend` checks the heads
+    if past.ndim == 3 and past.size(2) == x.size(2): return past, None
+    raise ValueError(f"past is {list(past.shape)}, the layer remembers inputs [b,m,d] of "
+                     f"width {x.size(2)}: it is from another model")
 
 # %% ../nbs/20_transformer_xl.ipynb #c90dbf39
+@patch
+def project(self:RelativeAttention, x, past)->tuple: # q, k, v, projected distances
+    "Queries of x, keys and values of all, and the distances that are projected already."
+    memory,cache = self._memory(x, past)
+    new,r = self.keys_values(torch.cat([memory, x], 1)),None
+    if cache is not None: new,r = extend(KV(cache.k, cache.v), new),cache.r
+    return self.queries(x), new.k, new.v, r
+
 @patch
 def forward(self:RelativeAttention,
     x:Tensor, # [b,t,d]
     past=None, # [b,m,d] what stood before x, or RelKV
-    span=causal # Span, function or bool tensor; the future is left out of it
-)->tuple: # [b,t,d], RelKV
+    mask=causal, # Span, function or bool tensor; the future is left out of it
+    source=None # there is none to look at
+)->tuple: # [b,t,d], RelKV, aux
     "Every position of `x` attends to the past and to x (Dai et al., 3.2 and 3.3)."
-    if isinstance(past, tuple): past = RelKV(*past)      # fastai makes it a plain tuple
-    self._check_memory(x, past)
-    memory,cache = (past,None) if isinstance(past, Tensor) else (x[:,:0],past)
-    k,v = extend(cache, self.keys_values(torch.cat([memory, x], 1)))
-    q = split_heads(self.W_q(x), self.n_heads)                               # [b,h,t,k]
-    y,r = self.attend_to(q, k, v, cache and cache.r, span)
-    return self.W_o(merge_heads(y)), RelKV(k, v, r)
+    no_source(self, source)
+    q,k,v,r = self.project(x, past)
+    y,r = self.attend_to(q, k, v, r, mask)
+    return self.out(y), RelKV(k, v, r), {}
+
+@patch
+def layer_masks(self:RelativeAttention, layers, mask, x, past):
+    "Every layer gets the span itself: tiles want a window's number."
+    return [mask]*len(layers)
+
+# %% ../nbs/20_transformer_xl.ipynb #c0669d14
+@patch
+def weights(self:RelativeAttention, x, past=None, mask=causal, source=None):
+    "The weights [b,h,t,s] of a call."
+    q,k,_,_ = self.project(x, past); s = k.size(-2)
+    r = self.relative_keys(s)[:,:-1]
+    return relative_weights(q, k, r, self.u, self.v, mask)
 
 # %% ../nbs/20_transformer_xl.ipynb #78cb546d
 def _tail(x, n):
@@ -258,21 +283,19 @@ def keep_last(
 # %% ../nbs/20_transformer_xl.ipynb #d5bc1149
 class XLLayer(EncoderLayer):
     "A Transformer layer that remembers its inputs (Dai et al., 3.2)."
+    @delegates(RelativeAttention)
     def __init__(self, d_model:int, n_heads:int, d_ff:int, dropout:float=0.,
-                 wiring=PostNorm, attn:nn.Module=None, ff:nn.Module=None, **relative):
-        attn = attn or RelativeAttention(d_model, n_heads, **relative)
-        ff = ff or FeedForward(d_model, d_ff, dropout)
-        super().__init__(d_model, n_heads, d_ff, dropout, wiring, attn=attn, ff=ff)
+                 wiring=PostNorm, attn=RelativeAttention, ff=FeedForward, **kwargs):
+        super().__init__(d_model, n_heads, d_ff, dropout, wiring, attn, ff, **kwargs)
 
-    def forward(self, x, past=None, span=causal, mem_len=None):
-        enter = self.attn_wiring.enter
+    def forward(self, x, past=None, mask=causal, source=None):
+        "In training the past is what was read, in evaluation keys and values of it."
         self._check_kind(x, past)
-        seen = enter(past) if isinstance(past, Tensor) else past
-        y,new = self.attn(enter(x), seen, span)
-        if self.training: new = x if past is None else torch.cat([past, x], 1)
-        x = self.attn_wiring.leave(x, y)
-        x = self.ff_wiring.leave(x, self.ff(self.ff_wiring.enter(x)))
-        return x, keep_last(new, mem_len, x.size(1))
+        seen = self.attn_wiring.enter(past) if isinstance(past, Tensor) else past
+        y,left,aux = self.sub('attn', x, seen, mask, source)
+        if self.training: left = x if past is None else torch.cat([past, x], 1)
+        y,_,more = self.sub('ff', y)
+        return y, left, aux | more
 
 # %% ../nbs/20_transformer_xl.ipynb #ff27631c
 @patch
@@ -281,7 +304,7 @@ def _check_kind(self:XLLayer, x, past):
     if self.training and isinstance(past, tuple):
         raise ValueError("past holds keys and values, as evaluation leaves them; "
                          "training needs each layer's inputs: start with past=None")
-    if isinstance(past, Tensor): self.attn._check_memory(x, past)
+    if isinstance(past, Tensor): self.attn._memory(x, past)
 
 # %% ../nbs/20_transformer_xl.ipynb #9644308a
 def _cluster_ends(vocab_size:int, cutoffs)->list:
@@ -293,8 +316,9 @@ def _cluster_ends(vocab_size:int, cutoffs)->list:
     return ends
 
 # %% ../nbs/20_transformer_xl.ipynb #301db929
-class AdaptiveSoftmax(nn.Module):
+class AdaptiveSoftmax(Head, nn.Module):
     "Tied embeddings with a softmax in two steps (Grave et al., 2017; Dai et al., 4.1)."
+    structured = property(lambda self: self.clusters is not None)
     def __init__(self,
         vocab_size:int, # tokens, the frequent ones first
         d_model:int,
@@ -330,41 +354,46 @@ def forward(self:AdaptiveSoftmax, tokens:Tensor)->Tensor: # [b,t] to [b,t,d]
 
 # %% ../nbs/20_transformer_xl.ipynb #4b80bd65
 @patch
+def _parts(self:AdaptiveSoftmax):
+    "Projection, table, biases: of the head, where each cluster is a word, then of each."
+    biases = [self.bias[a:b] for a,b in pairwise(self.ends)]
+    if self.up: tables,down = [*self.tables], [self.head, *self.up[1:]]
+    else:
+        tables = [*self.tables[0].split([len(b) for b in biases])]
+        down = [None]*len(biases)
+    if self.clusters is not None:
+        tables[0] = torch.cat([tables[0], self.clusters.weight])
+        biases[0] = torch.cat([biases[0], self.clusters.bias])
+    return [*zip(down, tables, biases)]
+
+@patch
 def logits(self:AdaptiveSoftmax, x:Tensor)->Tensor: # [b,t,d] to [b,t,v]
     "Scores of every token; log-probabilities if there are clusters."
-    biases = [self.bias[a:b] for a,b in pairwise(self.ends)]
-    if self.up: tables,down = self.tables, [self.head, *self.up[1:]]
-    else: tables,down = self.tables[0].split([len(b) for b in biases]), [None]*len(biases)
-    scores = [F.linear(x if W is None else x @ W, E, b)
-              for E,W,b in zip(tables, down, biases)]
-    if self.clusters is None: return scores[0]
-    of = self.clusters(x if self.head is None else x @ self.head)             # [b,t,c]
-    first = torch.cat([scores[0], of], -1).log_softmax(-1)
-    n = scores[0].size(-1)
-    rest = [S.log_softmax(-1) + first[...,n+i:n+i+1] for i,S in enumerate(scores[1:])]
+    first,*rest = [F.linear(x if W is None else x @ W, E, b) for W,E,b in self._parts()]
+    if self.clusters is None: return first
+    first,n = first.log_softmax(-1), self.ends[1]
+    rest = [S.log_softmax(-1) + first[...,n+i:n+i+1] for i,S in enumerate(rest)]
     return torch.cat([first[...,:n], *rest], -1)
 
 # %% ../nbs/20_transformer_xl.ipynb #bb7b784b
-class XLStack(Encoder):
-    "N layers with memories (Dai et al., 3.2)."
-    layer = XLLayer
-    def resolved(self, x, past, spans): return spans    # tiles want the window's number
-
 class TransformerXL(nn.Module):
     "A language model with memory and relative positions (Dai et al., 2019)."
     carries_past,loss_weights = True,{}
-    layer_arguments = 'wiring','attention','clamp_len','attn_dropout','uv'
+    head = property(lambda self: self.embed)
+    structured_output = property(lambda self: self.head.structured)
     @configured
+    @delegates(XLLayer, but=['attn','ff'])
     def __init__(self, vocab_size:int=256, d_model:int=128, n_layers:int=4, n_heads:int=4,
                  d_ff:int=None, dropout:float=0., mem_len:int=128, same_length:bool=False,
-                 cutoffs:list=None, div_val:int=1, d_head:int=None, **layer):
+                 cutoffs:list=None, div_val:int=1, d_head:int=None, **kwargs):
         super().__init__()
         self.vocab_size,self.same_length,self.mem_len = vocab_size,same_length,mem_len
         self.embed = AdaptiveSoftmax(vocab_size, d_model, cutoffs, div_val)
         check_sizes(n_heads=n_heads, d_head=d_head)
-        uv = new_uv(n_heads, d_head or d_model//n_heads)
-        self.layers = XLStack(d_model, n_layers, n_heads, d_ff, dropout, d_head=d_head,
-                              **{'uv': uv, **layer})
+        args = {'uv': new_uv(n_heads, d_head or d_model//n_heads), **kwargs}
+        self.layers = Encoder(d_model, n_layers, n_heads, d_ff, dropout,
+                              RelativeAttention, XLLayer, d_head=d_head,
+                              ff=partial(FeedForward, dropout=dropout), **args)
         self.dropout = nn.Dropout(dropout)
 
 # %% ../nbs/20_transformer_xl.ipynb #bd8a561b
@@ -377,15 +406,26 @@ def span(self:TransformerXL):
 def forward(self:TransformerXL,
     tokens:Tensor, # [b,t], integers
     past:Past=None, # of the stream so far
-    targets:Tensor=None # [b,t]; not used, there are no auxiliary losses
-)->Output: # logits [b,t,v]
-    "Scores of the token after each position, and the memory for the next segment."
+    targets:Tensor=None, # [b,t], looked at where there are clusters
+    mask:Tensor=None # bool [b,t], True for a real token; None: all are
+)->Output: # logits [b,t,v], or nll [b,t]
+    "Scores of the next tokens, or costs of the targets; the next segment's memory."
     check_tokens(tokens, self.vocab_size)
-    start,layers,_ = past or Past(0, None)            # fastai makes it a plain tuple
+    past,t = resume(past),tokens.size(1)
+    real = real_tokens(tokens, mask, past._replace(position=remembered(past)))
     x = self.dropout(self.embed(tokens))                                     # [b,t,d]
-    x,layers = self.layers(x, layers, span=self.span, mem_len=self.mem_len)
-    past = Past(start + tokens.size(1), layers)
-    return Output(self.embed.logits(self.dropout(x)), past, {})
+    keep = partial(keep_last, n=self.mem_len, t=t)
+    x,layers,_ = self.layers(x, past.layers, real_only(self.span, real, t), keep=keep)
+    if real is not None: real = real[:,max(0, real.size(1)-self.mem_len):].clone()
+    left = Past(past.position + t, layers, real)
+    return outcome(self.head, self.dropout(x), left, targets)
+
+# %% ../nbs/20_transformer_xl.ipynb #c83f239d
+def remembered(past:Past)->int: # positions
+    "How many positions the memory of a stream holds."
+    if past.layers is None: return 0
+    first = past.layers[0]
+    return (first if isinstance(first, Tensor) else first[0]).size(-2)
 
 # %% ../nbs/20_transformer_xl.ipynb #78a0ce3c
 def _set_mem_len(self, n):
@@ -428,6 +468,83 @@ def fused_attention(
     out = attention(Q, K, V, past_only(span, q, k), scale=d_head**-.5,
                     dropout_p=dropout_p)
     return out[...,:d_head]
+
+# %% ../nbs/20_transformer_xl.ipynb #feddcff9
+_at_once = 2**25                     # scores that exist at one time
+
+def _rows(y, n):
+    "The rows of which the target is one of n, in tiles."
+    return ((0 <= y) & (y < n)).nonzero()[:,0].split(max(1, _at_once//n))
+
+def _scores(x, E, bias): return _wide(x @ E.T).add_(_wide(bias))
+
+@torch.library.custom_op('transformer_family::softmax_costs', mutates_args=())
+def _costs(x:Tensor, E:Tensor, bias:Tensor, y:Tensor)->Tuple[Tensor, Tensor]:
+    exact = torch.promote_types(x.dtype, torch.float32)
+    cost,lse = (x.new_zeros(len(x), dtype=exact) for _ in range(2))
+    with exactly(x):
+        for rows in _rows(y, len(E)):
+            S = _scores(x[rows], E, bias)                                       # [·,n]
+            lse[rows] = S.logsumexp(-1)
+            cost[rows] = lse[rows] - S.gather(1, y[rows,None])[:,0]
+    return cost, lse
+
+@_costs.register_fake
+def _(x, E, bias, y):
+    exact = torch.promote_types(x.dtype, torch.float32)
+    return x.new_empty(len(x), dtype=exact), x.new_empty(len(x), dtype=exact)
+
+# %% ../nbs/20_transformer_xl.ipynb #b636295c
+@torch.library.custom_op('transformer_family::softmax_costs_backward', mutates_args=())
+def _costs_backward(g:Tensor, x:Tensor, E:Tensor, bias:Tensor, y:Tensor, lse:Tensor
+                    )->Tuple[Tensor, Tensor, Tensor]:
+    dx,dE,db = (torch.zeros_like(z) for z in (x, E, bias))
+    with exactly(x):
+        for rows in _rows(y, len(E)):
+            dS = _scores(x[rows], E, bias).sub_(lse[rows,None]).exp_()          # [·,n]
+            dS.scatter_add_(1, y[rows,None], torch.full_like(dS[:,:1], -1))
+            db += dS.mul_(g[rows,None]).sum(0)
+            dS = dS.to(x.dtype)
+            dx[rows] = dS @ E; dE.addmm_(dS.T, x[rows])
+    return dx, dE, db
+
+@_costs_backward.register_fake
+def _(g, x, E, bias, y, lse): return tuple(torch.empty_like(z) for z in (x, E, bias))
+
+def _save(ctx, inputs, output): ctx.save_for_backward(*inputs, output[1])
+def _grad(ctx, g, _): return *_costs_backward(g.contiguous(), *ctx.saved_tensors), None
+_costs.register_autograd(_grad, setup_context=_save)
+
+def softmax_costs(x:Tensor, E:Tensor, bias:Tensor, y:Tensor)->Tensor:
+    "−log P of y [n] for scores x·E + bias, in tiles; 0 where y is no row of E."
+    kind = x.device.type; half = torch.is_autocast_enabled(kind)
+    dtype = torch.get_autocast_dtype(kind) if half else x.dtype
+    return _costs(x.to(dtype), E.to(dtype), bias, y)[0]
+
+# %% ../nbs/20_transformer_xl.ipynb #0d6593a1
+@patch
+def nll(self:AdaptiveSoftmax,
+    x:Tensor, # [b,t,d]
+    targets:Tensor # [b,t], −100 where nothing is asked
+)->Tensor: # [b,t], 0 where nothing is asked
+    "What each target costs; a cluster scores the positions whose target it holds."
+    check_targets(x, targets); _check_range(targets, self.ends[-1])
+    x,y = x.flatten(0,1), targets.flatten().long()
+    (_,n),*rest = pairwise(self.ends)
+    ys = [y, *(torch.where(y < b, y-a, -1) for a,b in rest)]       # −1: in none of these
+    for i,(a,b) in enumerate(rest): ys[0] = torch.where((a <= y) & (y < b), n+i, ys[0])
+    cost = sum(softmax_costs(x if W is None else x @ W, E, b, y)
+               for (W,E,b),y in zip(self._parts(), ys))
+    return cost.view(targets.shape)
+
+# %% ../nbs/20_transformer_xl.ipynb #58fee5d6
+def _check_range(targets, n):
+    "Raise for targets that are no tokens (in eager mode on the CPU)."
+    if torch.compiler.is_compiling() or targets.device.type != 'cpu': return
+    bad = targets[((targets < 0) | (targets >= n)) & (targets != -100)]
+    if bad.numel():
+        raise ValueError(f"targets must lie in 0…{n-1}, or be −100 where nothing is "
+                         f"asked; got {bad[0].item()}")
 
 # %% ../nbs/20_transformer_xl.ipynb #f7cc0129
 _words = dict(vocab_size=267_735, cutoffs=[20_000,40_000,200_000])
