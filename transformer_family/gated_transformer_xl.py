@@ -6,9 +6,9 @@ Docs: https://transformer-family.github.io/transformer_family/gated_transformer_
 
 # %% auto #0
 __all__ = ['ResidualGate', 'InputGate', 'OutputGate', 'HighwayGate', 'SigTanhGate', 'GRUGate', 'Gated', 'episode_mask',
-           'remembered', 'GTrXL', 'history_effect']
+           'still_seen', 'GTrXL', 'history_effect']
 
-# %% ../nbs/50_gated_transformer_xl.ipynb #a1326482
+# %% ../nbs/50_gated_transformer_xl.ipynb #8b276ae5
 from functools import partial
 
 import torch
@@ -18,8 +18,10 @@ from torch import Tensor, nn
 
 from .attention import span_mask, window
 from .core import check_sizes, configured
-from .transformer import Past, PostNorm, PreNorm
-from .transformer_xl import XLStack, _check_length, new_uv
+from .transformer import (
+    Encoder, FeedForward, Past, PostNorm, PreNorm, resume)
+from .transformer_xl import (
+    RelativeAttention, XLLayer, _check_length, keep_last, new_uv)
 
 # %% ../nbs/50_gated_transformer_xl.ipynb #0fa16556
 def _square(d_model, n=1):
@@ -93,7 +95,7 @@ class Gated(PreNorm):
 
     def leave(self, x, y): return self.gate(x, self.dropout(F.relu(y)))
 
-# %% ../nbs/50_gated_transformer_xl.ipynb #7f183118
+# %% ../nbs/50_gated_transformer_xl.ipynb #c788d54a
 def episode_mask(
     seen:Tensor, # bool [b,m], slots of memory that belong to the episode going on
     starts:Tensor, # bool [b,t], where an episode begins
@@ -107,7 +109,7 @@ def episode_mask(
     band = span_mask(window(mem_len+1), t, m+t, device=device)               # [1,1,t,m+t]
     return torch.cat([old, own], -1)[:,None] & band
 
-def remembered(
+def still_seen(
     seen:Tensor, starts:Tensor, # as above
     mem_len:int # slots of the memory
 )->Tensor: # bool [b,≤mem_len]
@@ -117,7 +119,7 @@ def remembered(
     both = torch.cat([seen & (last == 0), episode == last], 1)
     return both[:,max(0, both.size(1)-mem_len):]
 
-# %% ../nbs/50_gated_transformer_xl.ipynb #8c453a01
+# %% ../nbs/50_gated_transformer_xl.ipynb #88abf5db
 class GTrXL(nn.Module):
     "Transformer-XL with gates, for streams of episodes (Parisotto et al., 2019)."
     carries_past,loss_weights = True,{}
@@ -130,13 +132,13 @@ class GTrXL(nn.Module):
         check_sizes(d_model=d_model, n_heads=n_heads, d_head=d_head)
         _check_length(mem_len=mem_len)
         self.d_model,self.mem_len = d_model,mem_len
-        wiring = PostNorm if gate is None else partial(Gated, gate=gate)
-        wiring.final_norm = False
-        uv = new_uv(n_heads, d_head or d_model//n_heads)
-        self.layers = XLStack(d_model, n_layers, n_heads, d_ff, dropout, d_head=d_head,
-                              wiring=wiring, uv=uv)
+        self.layers = Encoder(
+            d_model, n_layers, n_heads, d_ff, dropout, RelativeAttention, XLLayer,
+            wiring=PostNorm if gate is None else partial(Gated, gate=gate),
+            d_head=d_head, uv=new_uv(n_heads, d_head or d_model//n_heads),
+            ff=partial(FeedForward, dropout=dropout))
 
-# %% ../nbs/50_gated_transformer_xl.ipynb #a64333d6
+# %% ../nbs/50_gated_transformer_xl.ipynb #63309d57
 @patch
 def forward(self:GTrXL,
     x:Tensor, # [b,t,d], features of b environments
@@ -144,36 +146,38 @@ def forward(self:GTrXL,
     starts:Tensor=None # bool [b,t], where an episode begins; None: nowhere
 )->tuple: # [b,t,d], Past
     "Features that know their episode, and the memory for the next segment."
-    start,layers,seen = past or Past(0, None)         # fastai makes it a plain tuple
+    start,layers,seen = resume(past)                  # fastai makes it a plain tuple
     if seen is None: seen = x.new_zeros(len(x), 0, dtype=torch.bool)
     if starts is None: starts = x.new_zeros(x.shape[:2], dtype=torch.bool)
     self._check_features(x, seen, starts)
-    mask = episode_mask(seen, starts, self.mem_len)                          # [b,1,t,m+t]
-    y,layers = self.layers(x, layers, span=mask, mem_len=self.mem_len)
-    seen = remembered(seen, starts, self.mem_len)
-    return y, Past(start + x.size(1), layers, seen)
+    mask,t = episode_mask(seen, starts, self.mem_len), x.size(1)             # [b,1,t,m+t]
+    keep = partial(keep_last, n=self.mem_len, t=t)
+    y,layers,_ = self.layers(x, layers, mask, keep=keep)
+    return y, Past(start + t, layers, still_seen(seen, starts, self.mem_len))
 
-# %% ../nbs/50_gated_transformer_xl.ipynb #77d23710
+# %% ../nbs/50_gated_transformer_xl.ipynb #fa1d9f51
 @patch
 def _check_features(self:GTrXL, x, seen, starts):
     "Raise for features of another width, a memory or episodes of another batch."
-    if x.ndim != 3 or x.size(-1) != self.d_model or 0 in x.shape or not x.is_floating_point():
-        raise ValueError(f"features must be floats [environments, steps, {self.d_model}], "
-                         f"got {x.dtype} of shape {list(x.shape)}")
+    fits = x.ndim == 3 and x.size(-1) == self.d_model and 0 not in x.shape
+    if not (fits and x.is_floating_point()):
+        raise ValueError(f"features must be floats [environments, steps, "
+                         f"{self.d_model}], got {x.dtype} of shape {list(x.shape)}")
     if len(seen) != len(x):
         raise ValueError(f"the memory is of {len(seen)} environments, the features of "
                          f"{len(x)}: feed a memory back to the environments it came from")
     if starts.dtype != torch.bool or starts.shape != x.shape[:2]:
-        raise ValueError(f"starts must be bool {list(x.shape[:2])}, as the features' first "
-                         f"two sizes, got {starts.dtype} {list(starts.shape)}")
+        raise ValueError(f"starts must be bool {list(x.shape[:2])}, as the features' "
+                         f"first two sizes, got {starts.dtype} {list(starts.shape)}")
 
-# %% ../nbs/50_gated_transformer_xl.ipynb #9cc6469b
+# %% ../nbs/50_gated_transformer_xl.ipynb #f600c8d0
 def history_effect(
     model, # GTrXL, or what is called like one
     x:Tensor # [b,t,d]
 )->float: # 0 for a Markov policy
     "How far the output moves when everything before each step is masked."
     with torch.no_grad():
-        alone = model(x, None, torch.ones(x.shape[:2], dtype=torch.bool, device=x.device))[0]
+        always = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+        alone = model(x, None, always)[0]
         moved = (model(x)[0] - alone).norm(dim=-1) / alone.norm(dim=-1)
     return moved[:,1:].mean().item()             # the first step has no history

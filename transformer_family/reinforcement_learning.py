@@ -7,7 +7,7 @@ Docs: https://transformer-family.github.io/transformer_family/reinforcement_lear
 # %% auto #0
 __all__ = ['Discrete', 'Box', 'VectorTask', 'TMaze', 'RepeatPrevious', 'LSTMCore', 'Memoryless', 'Policy', 'Agent', 'spaces',
            'agent_for', 'advantages', 'Rollouts', 'chosen', 'ppo', 'vmpo', 'VMPO', 'FollowAgent', 'RolloutsOnly',
-           'ScoreProgress', 'rl_learner']
+           'ScoreProgress', 'rl_learner', 'gym_envs']
 
 # %% ../nbs/51_reinforcement_learning.ipynb #5a5cfbde
 import math
@@ -140,7 +140,7 @@ class Memoryless(nn.Sequential):
 
     def forward(self, x, past=None, starts=None): return super().forward(x), None
 
-# %% ../nbs/51_reinforcement_learning.ipynb #fec6c1a0
+# %% ../nbs/51_reinforcement_learning.ipynb #cb66e599
 class Policy(NamedTuple):
     "What an agent returns."
     logits:Tensor # [b,t,a], scores of the actions
@@ -164,7 +164,7 @@ class Agent(nn.Module):
             nn.Sequential(nn.Flatten(2), nn.Linear(math.prod(obs), d_model))
         self.core = core(d_model=d_model)
         self.policy,self.value = nn.Linear(d_model, n_actions), nn.Linear(d_model, 1)
-        for head in (self.policy,self.value): nn.init.zeros_(head.weight)   # no opinion yet
+        for head in (self.policy,self.value): nn.init.zeros_(head.weight)   # no opinion
 
 # %% ../nbs/51_reinforcement_learning.ipynb #86292c56
 @patch
@@ -179,28 +179,30 @@ def forward(self:Agent,
     y,past = self.core(x, past, starts)                                      # [b,t,d]
     return Policy(self.policy(y), self.value(y)[...,0], past)
 
-# %% ../nbs/51_reinforcement_learning.ipynb #48a7e06c
+# %% ../nbs/51_reinforcement_learning.ipynb #b945e9e3
 def _space(space, what, advice):
     "Number of choices, or the shape of an array; anything else raises `ValueError`."
     kind = type(space).__name__
     if kind == 'Discrete' and not getattr(space, 'start', 0): return int(space.n)
     if kind == 'Box' and what == 'observations': return list(space.shape)
-    raise ValueError(f"{what} are {space if kind in ('Dict','Tuple') else kind}: {advice}")
+    raise ValueError(f"{what} are {space if kind in ('Dict','Tuple') else kind}: "
+                     f"{advice}")
 
 def spaces(
     env # a vector environment
 )->tuple: # observations: number or shape; number of actions
     "What an agent for this environment sees and does."
     for n in ('num_envs','single_observation_space','single_action_space'):
-        if not hasattr(env, n):
-            raise ValueError(f"{type(env).__name__} has no {n}: give a vector environment, "
-                             f"for instance gym_envs('CartPole-v1', 8)")
+        if hasattr(env, n): continue
+        raise ValueError(f"{type(env).__name__} has no {n}: give a vector environment, "
+                         f"for instance gym_envs('CartPole-v1', 8)")
     obs = _space(env.single_observation_space, 'observations', 'an agent takes symbols '
                  'or arrays, wrap the environment so that it returns one of these')
     actions = _space(env.single_action_space, 'actions', 'an agent chooses among '
                      'finitely many, wrap the environment to be Discrete')
     return obs, actions
 
+# %% ../nbs/51_reinforcement_learning.ipynb #d36e4ab9
 def agent_for(
     env, # a vector environment
     core=GTrXL, # called with d_model
@@ -228,10 +230,10 @@ def advantages(
         out.append(A)
     return torch.stack(out[::-1], 1)
 
-# %% ../nbs/51_reinforcement_learning.ipynb #b333ef18
+# %% ../nbs/51_reinforcement_learning.ipynb #40391439
 class Rollouts(DataLoader):
     "Segments of fresh experience; an epoch is a rollout, used `passes` times."
-    n_inp = 3                   # obs, past, starts; then actions, logits, advantages, returns
+    n_inp = 3              # obs, past, starts; then actions, logits, advantages, returns
     def __init__(self,
         env, # a vector environment
         agent:nn.Module, # acts
@@ -249,14 +251,18 @@ class Rollouts(DataLoader):
         self.generator,self.obs = torch.Generator().manual_seed(seed),None
         self.moments = torch.zeros(3, dtype=torch.float64, device=self.device)
 
-    def __len__(self): return self.passes * math.ceil(self.env.num_envs/self.bs)
-    def __iter__(self):
-        rollout = self.collect()
-        for _ in range(self.passes):
-            order = torch.randperm(self.env.num_envs, generator=self.generator)
-            for some in order.split(self.bs): yield tree_map(lambda x: x[some], rollout)
+# %% ../nbs/51_reinforcement_learning.ipynb #3c86eaec
+@patch
+def __len__(self:Rollouts): return self.passes * math.ceil(self.env.num_envs/self.bs)
 
-# %% ../nbs/51_reinforcement_learning.ipynb #9e41a968
+@patch
+def __iter__(self:Rollouts):
+    rollout = self.collect()
+    for _ in range(self.passes):
+        order = torch.randperm(self.env.num_envs, generator=self.generator)
+        for some in order.split(self.bs): yield tree_map(lambda x: x[some], rollout)
+
+# %% ../nbs/51_reinforcement_learning.ipynb #cd9ef354
 @patch
 def restart(self:Rollouts):
     "Begin every environment anew, without a past."
@@ -269,8 +275,9 @@ def restart(self:Rollouts):
 @patch
 def _tensor(self:Rollouts, x): return torch.as_tensor(np.asarray(x), device=self.device)
 
+# %% ../nbs/51_reinforcement_learning.ipynb #19884436
 @patch
-def collect(self:Rollouts)->tuple: # obs, past, starts, actions, logits, advantages, returns
+def collect(self:Rollouts)->tuple: # what a batch is made of, of all environments
     "Act for a segment in every environment."
     if self.obs is None: self.restart()
     try:
@@ -287,7 +294,7 @@ def collect(self:Rollouts)->tuple: # obs, past, starts, actions, logits, advanta
     self.scores.append((self.frames, float(np.mean(ended)) if ended else math.nan))
     return obs, past, starts, actions, logits, A, A + values
 
-# %% ../nbs/51_reinforcement_learning.ipynb #4e756471
+# %% ../nbs/51_reinforcement_learning.ipynb #f307d33a
 @patch
 def act(self:Rollouts)->tuple: # a tuple for each step, value of what follows, returns
     "t steps in every environment, keys of the past cached."
@@ -307,6 +314,7 @@ def act(self:Rollouts)->tuple: # a tuple for each step, value of what follows, r
     last = self.agent(self.obs[:,None], past, self.starts[:,None])[1][:,0]
     return steps, last, ended
 
+# %% ../nbs/51_reinforcement_learning.ipynb #d1461a2f
 @patch
 def remember(self:Rollouts, obs, starts):
     "The memory after a segment, as training reads it."
@@ -316,7 +324,7 @@ def remember(self:Rollouts, obs, starts):
     self.agent.train(mode)
     return past and tuple(past)                     # fastai cannot move a named tuple
 
-# %% ../nbs/51_reinforcement_learning.ipynb #621600cf
+# %% ../nbs/51_reinforcement_learning.ipynb #a4f5735b
 @patch
 def advance(self:Rollouts, actions, past):
     "One step of the environments: observations, rewards, ends, what truncated ones lose."
@@ -328,8 +336,8 @@ def advance(self:Rollouts, actions, past):
     rewards,cut = np.asarray(rewards, 'float32'), np.asarray(cut, bool)
     if not np.isfinite(rewards).all():
         bad = int(np.flatnonzero(~np.isfinite(rewards))[0])
-        raise ValueError(f"environment {bad} gave the reward {rewards[bad]}: rewards must "
-                         f"be finite numbers")
+        raise ValueError(f"environment {bad} gave the reward {rewards[bad]}: rewards "
+                         f"must be finite numbers")
     more = self.following(cut, info, past)
     return self._tensor(obs), rewards, np.asarray(ends, bool) | cut, more
 
@@ -382,7 +390,7 @@ def ppo(
     H = -(p.exp()*p).sum(-1).mean()
     return value*(values - returns).square().mean() - gain - entropy*H
 
-# %% ../nbs/51_reinforcement_learning.ipynb #c454c47c
+# %% ../nbs/51_reinforcement_learning.ipynb #030900bc
 def vmpo(
     out:Policy, # of the agent as it is now
     actions:Tensor, # [b,t]
@@ -402,6 +410,7 @@ def vmpo(
     L_alpha = (alpha*(eps_alpha - K.detach()) + alpha.detach()*K).mean()
     return L_pi + L_eta + L_alpha + value*(values - returns).square().mean()
 
+# %% ../nbs/51_reinforcement_learning.ipynb #78a4224a
 class VMPO(nn.Module):
     "V-MPO with the temperature and the multiplier that it learns."
     def __init__(self, eta:float=1., alpha:float=5., **kwargs): # first values; of `vmpo`
@@ -415,9 +424,9 @@ class VMPO(nn.Module):
         eta,alpha = self.logs.exp()
         return vmpo(out, *targets[:2], A, targets[3], eta, alpha, **self.kwargs)
 
-# %% ../nbs/51_reinforcement_learning.ipynb #5aa9525f
+# %% ../nbs/51_reinforcement_learning.ipynb #f3a0db49
 class FollowAgent(Callback):
-    "A target network: the agent that acts follows every `every` epochs (Song et al., 2020)."
+    "A target network: what acts follows every `every` epochs (Song et al., 2020)."
     def __init__(self, every:int=4): self.every = every
     def before_epoch(self):
         acting = self.dls.train
@@ -456,3 +465,25 @@ def rl_learner(
                     cbs=own + L(cbs))
     learn.remove_cb(ProgressCallback)
     return learn.add_cb(ScoreProgress())
+
+# %% ../nbs/51_reinforcement_learning.ipynb #e39ea414
+def gym_envs(
+    name:str, # of an environment that gymnasium knows; "module:name" imports the module
+    num_envs:int=16,
+    seed:int=0, # of the first environment; each has its own
+    **kwargs # to the environment
+):
+    "Environments of gymnasium, side by side."
+    check_sizes(num_envs=num_envs)
+    try: import gymnasium as gym
+    except ImportError as e:
+        raise ImportError(f"{name} needs gymnasium: pip install "
+                          f"'transformer_family[rl]'") from e
+    def make():
+        if not name.startswith('MiniGrid'): return gym.make(name, **kwargs)
+        from minigrid.wrappers import ImgObsWrapper       # registers its environments
+        return ImgObsWrapper(gym.make(name, **kwargs))
+    mode = gym.vector.AutoresetMode.SAME_STEP
+    envs = gym.vector.SyncVectorEnv([make]*num_envs, autoreset_mode=mode)
+    envs.reset(seed=seed)
+    return envs
