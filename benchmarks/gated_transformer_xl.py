@@ -7,6 +7,7 @@ it is installed, at the same sizes. Curves: RepeatPrevious(4) and T-mazes by joi
     python -m benchmarks.gated_transformer_xl acting|package|repeat|maze [NAME SEED]    one part, printed"""
 import json
 import math
+import subprocess
 import sys
 import time
 from functools import partial
@@ -15,9 +16,25 @@ import torch
 
 from transformer_family.core import count_params
 from transformer_family.gated_transformer_xl import (
-    GRUGate, GTrXL, HighwayGate, InputGate, OutputGate, ResidualGate, SigTanhGate)
+    GRUGate,
+    GTrXL,
+    HighwayGate,
+    InputGate,
+    OutputGate,
+    ResidualGate,
+    SigTanhGate,
+)
 from transformer_family.reinforcement_learning import (
-    VMPO, FollowAgent, LSTMCore, Memoryless, RepeatPrevious, TMaze, agent_for, ppo, rl_learner)
+    VMPO,
+    FollowAgent,
+    LSTMCore,
+    Memoryless,
+    RepeatPrevious,
+    TMaze,
+    agent_for,
+    ppo,
+    rl_learner,
+)
 from transformer_family.training import evaluating
 
 ENVS, STEPS, LAYERS = 64, 12, 8
@@ -94,6 +111,21 @@ def maze(mem_len, seed, frames=60_000):
     "A T-maze of 40 places in segments of 8 steps, 2 layers, by length of the memory."
     core = cores(2, mem_len)['GRU']
     return learn(TMaze(40, ENVS, seed), core, seed, frames, t=8, lr=3e-3)
+
+
+def alone(*args):
+    "A part in a process of its own."
+    cmd = [sys.executable, '-W', 'ignore', '-m', 'benchmarks.gated_transformer_xl', *map(str, args)]
+    res = subprocess.run(cmd, capture_output=True, text=True, check=True)
+    return json.loads(res.stdout.splitlines()[-1])
+
+
+def run(device):
+    "Every part; the curves take about an hour on one core."
+    names = [*cores(), 'GRU, V-MPO']
+    return dict(acting=alone('acting'), package=alone('package'),
+                repeat={n: [alone('repeat', n, s) for s in range(SEEDS)] for n in names},
+                maze={m: [alone('maze', m, s) for s in range(SEEDS)] for m in (48, 24)})
 
 
 PARTS = dict(acting=acting, package=package)

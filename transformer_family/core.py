@@ -57,12 +57,23 @@ HOMES = {                       # name -> kind, module it lives in
     'ImageToImage': ('model', 'image_transformer'),
     'SparseTransformer': ('model', 'sparse_transformer'),
     'Reformer': ('model', 'reformer'),
+    'GTrXL': ('model', 'gated_transformer_xl'),
+    'Agent': ('model', 'reinforcement_learning'),
+    'LSTMCore': ('model', 'reinforcement_learning'),
+    'Memoryless': ('model', 'reinforcement_learning'),
 }
 
 # %% ../nbs/00_core.ipynb #a651a4b8
 HOMES |= {
     'PostNorm': ('wiring', 'transformer'),
     'PreNorm': ('wiring', 'transformer'),
+    'Gated': ('wiring', 'gated_transformer_xl'),
+    'ResidualGate': ('gate', 'gated_transformer_xl'),
+    'InputGate': ('gate', 'gated_transformer_xl'),
+    'OutputGate': ('gate', 'gated_transformer_xl'),
+    'HighwayGate': ('gate', 'gated_transformer_xl'),
+    'SigTanhGate': ('gate', 'gated_transformer_xl'),
+    'GRUGate': ('gate', 'gated_transformer_xl'),
     'SinusoidalPositions': ('positions', 'positions'),
     'LearnedPositions': ('positions', 'positions'),
     'NoPositions': ('positions', 'positions'),
