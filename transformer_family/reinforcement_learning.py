@@ -10,7 +10,7 @@ __all__ = ['tasks', 'Discrete', 'Box', 'VectorTask', 'TMaze', 'RepeatPrevious', 
            'RolloutsOnly', 'ScoreProgress', 'rl_learner', 'Episode', 'play', 'draw_step', 'write_gif', 'make_envs',
            'mean_return', 'scores_csv', 'SaveAgent', 'plot_scores', 'gym_envs']
 
-# %% ../nbs/51_reinforcement_learning.ipynb #13b3721b
+# %% ../nbs/51_reinforcement_learning.ipynb #34e78f1e
 import io
 import math
 from copy import deepcopy
@@ -30,7 +30,6 @@ from fastai.torch_core import trainable_params
 from fastcore.basics import patch
 from fastcore.foundation import L
 from torch import Tensor, nn
-
 from .attention import recorded
 from .core import check_sizes, configured, new_ax, tree_map
 from .gated_transformer_xl import GTrXL
