@@ -26,7 +26,8 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.sparse import added, seconds
-from transformer_family.reformer import Reformer, chunked, lsh_attention, lsh_buckets, lsh_rotations
+from transformer_family.reformer import (
+    Reformer, _n_buckets, _stacked, chunked, lsh_attention, lsh_buckets, lsh_rotations)
 from transformer_family.transformer import FeedForward, PreNorm, TransformerLM
 
 TOKENS, HEADS, D_HEAD, CHUNK, RUNS = 32768, 4, 64, 64, 2
@@ -39,17 +40,9 @@ def inputs(t, n, device, tokens=TOKENS):
     return [torch.randn(tokens//t, HEADS, t, D_HEAD, device=device, requires_grad=True) for _ in range(n)]
 
 
-def factors(n):
-    "A number of buckets, as two even factors where there are many."
-    if n <= 128:
-        return n
-    first = 2**(int(math.log2(n)) // 2)
-    return [first, n//first]
-
-
 def lsh(q, v, rounds, n=None):
     "Hashing with new rotations, and attention."
-    n = factors(n or 2*q.size(2)//CHUNK)
+    n = n or _n_buckets(q.size(2), CHUNK)
     R = lsh_rotations(HEADS, D_HEAD, rounds, n, device=q.device)
     return lsh_attention(q, v, lsh_buckets(q.detach(), R, n), CHUNK)
 
@@ -126,7 +119,7 @@ def transformers(t):
         return None
     layer = LSHSelfAttention(ReformerConfig(
         hidden_size=HEADS*D_HEAD, num_attention_heads=HEADS, attention_head_size=D_HEAD, num_hashes=4,
-        num_buckets=factors(t//CHUNK), lsh_attn_chunk_length=CHUNK, lsh_attention_probs_dropout_prob=0.,
+        num_buckets=_n_buckets(t, 2*CHUNK), lsh_attn_chunk_length=CHUNK, lsh_attention_probs_dropout_prob=0.,
         is_decoder=True, hash_seed=None))
     layer.query_key = layer.value = torch.nn.Identity()
     x = torch.randn(TOKENS//t, t, HEADS*D_HEAD, requires_grad=True)
@@ -141,7 +134,7 @@ def packages(lengths=(4096, 32768)):
         others = {'reformer-pytorch': reformer_pytorch(t), 'transformers': transformers(t)}
         if missing := [n for n, f in others.items() if f is None]:
             out['not installed'] = missing
-        ours = {'LSH-4': (partial(lsh, rounds=4, n=t//CHUNK), inputs(t, 2, 'cpu'))}
+        ours = {'LSH-4': (partial(lsh, rounds=4, n=_n_buckets(t, 2*CHUNK)), inputs(t, 2, 'cpu'))}
         there = {n: f for n, f in others.items() if f}
         ms = in_turns({**ours, **there})
         out[str(t)] = ms | ({'of_faster': round(min(ms[n] for n in there)/ms['LSH-4'], 2)} if there else {})
@@ -150,11 +143,8 @@ def packages(lengths=(4096, 32768)):
 
 def stacked(model, tokens):
     "The same model with ordinary layers."
-    x1 = x2 = model.positions(model.embed(tokens))
-    for b in model.layers:
-        x1 = x1 + b.f(x2)
-        x2 = x2 + b.g(x1)
-    return model.out(model.norm(torch.cat([x1, x2], -1)))
+    x = model.positions(model.embed(tokens))
+    return model.out(model.norm(torch.cat(_stacked(model.layers, x, x, ()), -1)))
 
 
 def step(model, ordinary, tokens):

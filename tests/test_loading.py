@@ -42,6 +42,13 @@ def test_models_of_0_1_0(name):
         torch.testing.assert_close(model(*args).logits, want, rtol=1e-4, atol=1e-5)
 
 
+def test_a_reformer_from_before_its_layers_were_parts():
+    folder = Path(__file__).parent/'data'/'reformer'
+    model, saved = load(folder), load_file(folder/'logits.safetensors')
+    with torch.no_grad():
+        torch.testing.assert_close(model(saved['tokens']).logits, saved['logits'], rtol=1e-4, atol=1e-5)
+
+
 def test_every_model_has_a_folder_of_0_1_0():
     kept = {json.loads(p.read_text())['model'].split('.')[-1] for p in OLD.glob('*/config.json')}
     assert kept >= {'TransformerLM', 'Transformer', 'MaskedLM', 'CharacterTransformer', 'TransformerXL',

@@ -25,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 from .attention import (
     MultiHeadAttention, _wide, attention, merge_heads, split_heads)
-from .blocks import Tiling, _budget, local_attention, tiled_part
+from .blocks import Tile, Tiling, _budget, local_attention, tiled_part
 from .core import (
     Output, check_rate, check_sizes, check_tokens, configured)
 from .positions import check_length
@@ -52,7 +52,7 @@ def lsh_buckets(
     n_buckets=None # n, or two factors; default: 2 for each direction
 )->Tensor: # [b,h,r,t], integers below n
     "The bucket of every position in every round (Kitaev et al., 2)."
-    ns,buckets = _factors(n_buckets or 2*R.size(-1)), 0
+    ns = _factors(2*R.size(-1) if n_buckets is None else n_buckets); buckets = 0
     xR = torch.einsum('bhtk,hkrn->bhrtn', _wide(x), R.to(_wide(x).dtype))
     for n,part in zip(ns, xR.split([n//2 for n in ns], -1)):
         i = part.abs().argmax(-1, keepdim=True)       # of [xR; −xR], the half by its sign
@@ -144,12 +144,10 @@ class Stretch(NamedTuple):
 @patch
 def add(self:Stretch, out, g):
     "Add [1,1,c,W,k] to the keys that it belongs to."
-    (c,B,W),g = self.shape, g[0,0]
-    total = g.new_zeros(len(self.keys), g.size(-1))
-    for j in range(0, W, B):
-        part = g[:,j:j+B]; w = part.size(1)                    # these do not overlap
-        total[j:j+(c-1)*B+w].unfold(0, w, B).add_(part.mT)
-    out[0,0].index_add_(0, self.keys.clamp(min=0), total)
+    (c,B,_),w = self.shape, len(self.keys)
+    total = g.new_zeros(1, 1, w, g.size(-1))
+    Tile(slice(0, c*B), slice(0, w), count=c).add(total, g)
+    out[0,0].index_add_(0, self.keys.clamp(min=0), total[0,0])
 
 @patch
 def hide(self:Stretch, S, cache):
@@ -191,7 +189,8 @@ class Hashed(Tiling):
 # %% ../nbs/31_reformer.ipynb #8bc85b1e
 def unit(x):
     "Vectors of length 1, or 0."
-    return x / x.norm(dim=-1, keepdim=True).clamp(min=1e-6)
+    x_ = _wide(x)
+    return (x_ / x_.norm(dim=-1, keepdim=True).clamp(min=1e-6)).to(x.dtype)
 
 def lsh_attention(
     q:Tensor, # [b,h,t,k], queries and, at unit length, keys
@@ -277,13 +276,14 @@ def reversible(
     x:tuple, # x1, x2 [b,t,d]
     *source # tensors that every f also looks at
 )->tuple: # y1, y2 [b,t,d]
-    "A stack of blocks whose backward pass needs the last outputs only (Eq. 8-9)."
+    "A stack whose backward pass needs the last outputs only (Kitaev et al., 3)."
     _check_streams(x, source)
     if not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return _stacked(blocks, *x, source)
     params = {id(p): p for b in blocks for p in b.parameters()}
     return _Reversible.apply([*blocks], len(source), *x, *source, *params.values())
 
+# %% ../nbs/31_reformer.ipynb #dc784c2e
 def _stacked(blocks, x1, x2, source):
     "The blocks one after the other, in ordinary operations."
     for b in blocks:
@@ -387,8 +387,8 @@ def chunked(
 
 # %% ../nbs/31_reformer.ipynb #1efea0b6
 class SharedQK(NamedTuple):
-    "What the positions so far leave behind: shared queries and keys, values, buckets."
-    q:Tensor # [b,h,s,k]
+    "What the positions so far leave behind: keys of unit length, values, buckets."
+    k:Tensor # [b,h,s,k]
     v:Tensor # [b,h,s,k]
     buckets:Tensor # [b,h,r,s]
 
@@ -429,13 +429,14 @@ def rotate(self:LSHAttention,
     self.register_buffer('R', R.to(self.W_o.weight.device), persistent=False)
 
 @patch
-def hashed(self:LSHAttention, x, buckets=None):
-    "Queries, values and buckets of [b,t,d]."
+def hashed(self:LSHAttention, x, buckets=None, past=None):
+    "Queries, values and buckets of [b,t,d], which may come after a past."
     q,v = (split_heads(W(x), self.n_heads) for W in (self.W_qk, self.W_v))
     if buckets is None:
-        R = lsh_rotations(*self.sizes, device=x.device) if self.training else self.R
+        anew = self.training and past is None
+        R = lsh_rotations(*self.sizes, device=x.device) if anew else self.R
         buckets = lsh_buckets(q.detach(), R, self.sizes[-1])
-    return SharedQK(q, v, buckets)
+    return q, v, buckets
 
 # %% ../nbs/31_reformer.ipynb #9fe30c31
 @patch
@@ -446,29 +447,44 @@ def forward(self:LSHAttention,
     buckets:Tensor=None # [b,h,r,t] of this call; default: by hashing
 )->tuple: # [b,t,d], past
     "Every position attends within its buckets."
-    new = self.hashed(x, buckets)
+    q,v,buckets = self.hashed(x, buckets, past)
+    p,left = self.dropout*self.training, None
+    if past is not None or not self.training: left = SharedQK(unit(q), v, buckets)
     if past is None:
-        p = self.dropout*self.training
-        y = lsh_attention(*new, mask=mask, dropout_p=p, **self.how)
+        y = lsh_attention(q, v, buckets, mask=mask, dropout_p=p, **self.how)
     elif mask is not None:
         raise ValueError("a mask of padding goes with a whole sequence, not with a past")
     else:
-        new = SharedQK(*map(torch.cat, zip(past, new), (-2,-2,-1)))
-        y = lsh_step(*new, x.size(1), **self.how)
-    return self.W_o(merge_heads(y)), None if self.training else new
+        left = SharedQK(*map(torch.cat, zip(past, left), (-2,-2,-1)))
+        y = lsh_step(q, *left, dropout_p=p, **self.how)
+    return self.W_o(merge_heads(y)), None if self.training else left
 
 # %% ../nbs/31_reformer.ipynb #792e58a2
-def lsh_step(q, v, buckets, t, chunk, causal, within, duplicates):
-    "The outputs [b,h,t,k] of the last t positions of a stream, by a dense mask."
-    sets = lsh_sets(buckets, chunk, causal, within)
-    b,h,r,s = buckets.shape
-    place,first,end = (x.view(r,b,h,s) for x in sets[1:])
-    place,first,end = place[...,None,:], first[...,s-t:,None], end[...,s-t:,None]
-    N = ((place >= first) & (place < end)).sum(0)                              # [b,h,t,s]
-    i = torch.arange(s, device=q.device)
-    alone = (N.sum(-1, keepdim=True) == 0) & (i == i[s-t:,None])
-    bias = N.clamp(min=1).to(q.dtype).log() if duplicates == 'trax' else None
-    return attention(q[:,:,s-t:], unit(q), v, (N > 0) | alone, bias)
+def lsh_step(
+    q:Tensor, # [b,h,t,k], queries of the last t positions of a stream
+    k:Tensor, v:Tensor, # [b,h,s,k], unit keys and values of all of it
+    buckets:Tensor, # [b,h,r,s]
+    chunk:int=64, causal:bool=True, within:str='window', duplicates:str='paper',
+    dropout_p:float=0. # of the weights
+)->Tensor: # [b,h,t,k]
+    "`lsh_attention` of the last positions, whose buckets are compared with all others."
+    if not causal:
+        raise ValueError("without causality later positions change what earlier ones "
+                         "have got: give the whole sequence, without a past")
+    met = _met(buckets, q.size(2), chunk, within)                             # [b,h,t,s]
+    i = torch.arange(k.size(2), device=q.device)
+    alone = (met.sum(-1, keepdim=True) == 0) & (i == i[-q.size(2):,None])
+    bias = met.clamp(min=1).to(q.dtype).log() if duplicates == 'trax' else None
+    return attention(q, k, v, (met > 0) | alone, bias, dropout_p=dropout_p)
+
+def _met(buckets, t, chunk, within):
+    "In how many rounds each of the last t positions meets each position: [b,h,t,s]."
+    j = torch.arange(buckets.size(-1), device=buckets.device)
+    own,others = buckets[...,-t:,None], buckets[...,None,:]     # [b,h,r,t,1], [b,h,r,1,s]
+    same = (own == others) & (j < j[-t:,None])                              # [b,h,r,t,s]
+    upto = same.cumsum(-1, dtype=torch.int32); total = upto[...,-1:]
+    if within == 'chunks': chunk = chunk + ((others < own).sum(-1, True) + total) % chunk
+    return (same & (total-upto < chunk)).sum(2)
 
 # %% ../nbs/31_reformer.ipynb #c79f122a
 class AxialPositions(nn.Module):
@@ -513,7 +529,7 @@ class FeedForwardHalf(nn.Module):
     "Norm, feed-forward in chunks, dropout: the g of a block."
     def __init__(self, d_model, d_ff, dropout=0., n_chunks:int=1):
         super().__init__()
-        check_sizes(n_chunks=n_chunks)
+        check_sizes(d_ff=d_ff, n_chunks=n_chunks)
         self.norm,self.ff = nn.LayerNorm(d_model), FeedForward(d_model, d_ff)
         self.dropout,self.n_chunks = nn.Dropout(dropout), n_chunks
 
@@ -525,13 +541,17 @@ def window_attend(q, k, v, span=None, bias=None, dropout_p=0., n:int=128):
     "Local attention as a layer's `attend`."
     return local_attention(q, k, v, n, dropout_p=dropout_p)
 
-def _attention_layers(layers, n_layers, d_model, n_heads, window, d_head, seed, **lsh):
+# %% ../nbs/31_reformer.ipynb #80c5ff12
+def _attention_layers(layers, n_layers, d_model, n_heads, d_head, window, seed, max_len,
+                      n_buckets, chunk, **lsh):
     "The attention of every layer, kinds in turns."
     check_sizes(n_layers=n_layers, window=window)
+    lsh |= dict(n_buckets=_n_buckets(max_len, chunk) if n_buckets is None else n_buckets,
+                chunk=chunk, d_head=d_head)
     known = dict(
         local=lambda n: MultiHeadAttention(d_model, n_heads, d_head, attend=partial(
             window_attend, n=window)),
-        lsh=lambda n: LSHAttention(d_model, n_heads, d_head=d_head, seed=seed+n, **lsh))
+        lsh=lambda n: LSHAttention(d_model, n_heads, seed=seed+n, **lsh))
     if not isinstance(layers, (list,tuple)) or not layers or {*layers} - {*known}:
         raise ValueError(f"layers is a list of {' and '.join(known)}, got {layers!r}")
     return [known[kind](n) for n,kind in zip(range(n_layers), cycle(layers))]
@@ -543,7 +563,7 @@ def _n_buckets(max_len, chunk):
 
 def _stack(attns, d_model, d_ff, dropout, ff_chunks):
     "A reversible block for each attention."
-    feed = d_model, d_ff or 4*d_model, dropout, ff_chunks
+    feed = d_model, 4*d_model if d_ff is None else d_ff, dropout, ff_chunks
     return nn.ModuleList([ReversibleBlock(AttentionHalf(d_model, attn, dropout),
                                           FeedForwardHalf(*feed)) for attn in attns])
 
@@ -568,9 +588,9 @@ class Reformer(nn.Module):
         nn.init.normal_(self.embed.weight, std=.02)
         self.positions = AxialPositions(d_model, max_len, columns, d_row)
         attns = _attention_layers(
-            layers, n_layers, d_model, n_heads, window, d_head, seed, chunk=chunk,
-            n_hashes=n_hashes, n_buckets=n_buckets or _n_buckets(max_len, chunk),
-            within=within, duplicates=duplicates)
+            layers, n_layers, d_model, n_heads, d_head, window, seed, max_len,
+            n_buckets=n_buckets, chunk=chunk, n_hashes=n_hashes, within=within,
+            duplicates=duplicates)
         self.layers = _stack(attns, d_model, d_ff, dropout, ff_chunks)
         self.norm,self.out = nn.LayerNorm(2*d_model), nn.Linear(2*d_model, vocab_size)
         self.dropout = nn.Dropout(dropout)
@@ -596,10 +616,9 @@ def forward(self:Reformer,
     check_tokens(tokens, self.vocab_size)
     start,pasts,_ = past or Past(0, [None]*len(self.layers))
     x = self.dropout(self.positions(self.embed(tokens.long()), start))       # [b,t,d]
-    if self.training: xs,past = reversible(self.layers, (x,x)), None
-    else:
-        xs,left = self.streamed(x, pasts)
-        past = Past(start + tokens.size(1), left)
+    if self.training and past is None: xs = reversible(self.layers, (x,x))
+    else: xs,left = self.streamed(x, pasts)
+    past = None if self.training else Past(start + tokens.size(1), left)
     return Output(self.out(self.norm(torch.cat(xs, -1))), past, {})
 
 # %% ../nbs/31_reformer.ipynb #4db7cb8b
