@@ -5,19 +5,31 @@ colours with 4 heads of 64, in the published blocks, against two that compute th
 ('dense'), and full causal attention by PyTorch's kernel, which is given no mask and leaves out the future
 ('is_causal'). The contenders take turns in one process; a time is the median over the rounds. On CUDA FlexAttention
 under the same spans joins, its block masks made beforehand. Generation: pictures of 28 × 28, value by value, with the
-cache; one of them also without."""
+cache; one of them also without.
+
+The mixture of logistics: a training step of the head alone, forward and backward, on the positions of a picture of
+32 × 32 in colour, 512 wide, 256 values, 10 components. `scores` are all log-probabilities and their cross-entropy,
+`costs` the probability of the target alone. `joint` is the mixture over three channels, on 1,024 positions. Seconds,
+and the MiB that a step adds at its peak, in a process of its own (`python -m benchmarks.image_transformer KIND`)."""
+import json
+import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 from statistics import median
 
 import torch
 import torch.nn.functional as F
 
-from benchmarks.sparse import flex
+from benchmarks.sparse import added, flex
 from transformer_family.attention import attention, span_mask
 from transformer_family.image_transformer import ImageTransformer, local_pattern, sample_images
+from transformer_family.images import JointLogistics, Logistics
 from transformer_family.transformer import PreNorm
 
 SIDES, HEADS, D_HEAD, RUNS, PICTURES = (8, 16, 32), 4, 64, 5, 16
+WIDTH, PIXELS, KINDS = 512, 1024, ('scores', 'costs', 'joint')
 
 
 def sync(device):
@@ -68,6 +80,39 @@ def generation(device):
                 uncached_s=round(seconds(model, 1, device, cache=False), 1))
 
 
+def mixture_step(kind, pixels, device='cpu'):
+    "A training step of a head on some pixels in colour."
+    b, v = 1, 256
+    rgb = torch.randint(v, (b, pixels, 3), device=device)
+    if kind == 'joint':
+        head, x = JointLogistics(WIDTH, v), torch.randn(b, pixels, WIDTH, device=device)
+        return lambda: head.nll(x, rgb).mean().backward()
+    head, x, y = Logistics(WIDTH, v), torch.randn(b, 3*pixels, WIDTH, device=device), rgb.flatten(1)
+    if kind == 'costs':
+        return lambda: head.nll(x, y).mean().backward()
+    return lambda: F.cross_entropy(head.logits(x).flatten(0, 1), y.flatten()).backward()
+
+
+def mixture_figures(kind):
+    "Seconds of a step, median, and the MiB that it adds at its peak."
+    mixture_step(kind, 8)()                                 # the libraries' own buffers
+    step, times = mixture_step(kind, PIXELS), []
+    mib = added(step)
+    for _ in range(RUNS):
+        start = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - start)
+    return dict(seconds=round(median(times), 4), mib=round(mib, 1))
+
+
+def alone(kind):
+    "The same in a process of its own."
+    root = Path(__file__).resolve().parent.parent
+    env = {**os.environ, 'MALLOC_MMAP_THRESHOLD_': '500000'}    # what is freed is given back
+    cmd = [sys.executable, '-m', 'benchmarks.image_transformer', kind]
+    return json.loads(subprocess.run(cmd, cwd=root, env=env, check=True, capture_output=True, text=True).stdout)
+
+
 def run(device):
     torch.manual_seed(0)
     by_side = {side: attention_times(side, device) for side in SIDES}
@@ -78,4 +123,10 @@ def run(device):
     out = dict(heads=HEADS, d_head=D_HEAD, runs=RUNS, milliseconds_by_side=ms, **ratios)
     if device == 'cuda':
         out['of_flex'] = {name: round(last[name]/last[f'flex {name}'], 2) for name in ('1d', '2d')}
+    else:
+        out['mixture'] = {kind: alone(kind) for kind in KINDS}
     return dict(out, generation=generation(device))
+
+
+if __name__ == '__main__':
+    print(json.dumps(mixture_figures(sys.argv[1])))

@@ -26,9 +26,8 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.sparse import added, seconds
-from transformer_family.reformer import (
-    Reformer, _n_buckets, _stacked, chunked, lsh_attention, lsh_buckets, lsh_rotations)
-from transformer_family.transformer import FeedForward, PreNorm, TransformerLM
+from transformer_family.reformer import Reformer, _n_buckets, chunked, lsh_attention, lsh_buckets, lsh_rotations
+from transformer_family.transformer import FeedForward, PostNorm, PreNorm, TransformerLM, nothing
 
 TOKENS, HEADS, D_HEAD, CHUNK, RUNS = 32768, 4, 64, 64, 2
 LENGTHS, ROUNDS, MOST = (1024, 2048, 4096, 8192, 16384, 32768), (1, 2, 4, 8), 16 * 2**30
@@ -143,8 +142,9 @@ def packages(lengths=(4096, 32768)):
 
 def stacked(model, tokens):
     "The same model with ordinary layers."
-    x = model.positions(model.embed(tokens))
-    return model.out(model.norm(torch.cat(_stacked(model.layers, x, x, ()), -1)))
+    x, stack, none = model.positions(model.embed(tokens)), model.layers, [None]*len(model.layers.layers)
+    x = PostNorm.run(stack.wiring, stack.layers, (x, x), none, none, None, nothing)[0]
+    return model.out(stack.norm(torch.cat(x, -1)))
 
 
 def step(model, ordinary, tokens):

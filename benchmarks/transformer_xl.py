@@ -7,7 +7,9 @@ a whole layer. `algorithms` does the same for other lengths and widths and adds 
 
 `evaluation` is Table 9 of the paper: the vanilla model reads its whole window for every token, Transformer-XL
 reads a segment and caches what it has read; every token attends to as many keys in both (`same_length`, as
-the authors evaluate). Same width, depth and heads, one process, alternating runs."""
+the authors evaluate). Same width, depth and heads, one process, alternating runs.
+
+`adaptive` is the loss of the head of 267,735 words, from all scores and from what the targets cost."""
 import time
 import weakref
 from statistics import median
@@ -17,11 +19,12 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from transformer_family import blocks
+from transformer_family import blocks, transformer_xl
 from transformer_family.transformer import TransformerLM
-from transformer_family.transformer_xl import TransformerXL, XLLayer, shifted_attention
+from transformer_family.transformer_xl import AdaptiveSoftmax, TransformerXL, XLLayer, shifted_attention
 
-BODIES = {op._opoverload: op._init_fn for op in (blocks._tiled, blocks._tiled_backward)}
+BODIES = {op._opoverload: op._init_fn for op in (
+    blocks._tiled, blocks._tiled_backward, transformer_xl._softmax_costs, transformer_xl._softmax_backward)}
 PUBLISHED = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
 
 
@@ -133,7 +136,7 @@ def step(device, b=16, t=256, d=512, h=8, runs=5):
     parts = {'proper': {'plain': backward(lambda: plain(q, k, val, r[:, :-1], u, v), go),
                         'shifted': backward(lambda: shifted_attention(q, k, val, r, (u, v)), go)},
              'attention': {n: backward(lambda m=m: m.attn(x, memory)[0], g) for n, m in made.items()},
-             'layer': {n: backward(lambda m=m: m(x, memory, mem_len=t)[0], g) for n, m in made.items()}}
+             'layer': {n: backward(lambda m=m: m(x, memory)[0], g) for n, m in made.items()}}
     for part, fs in parts.items():
         times = alternating(fs, device, runs)
         out[part] = {n: dict(ms=round(1e3*median(ts), 1), speedup=ratios(times, n), peak_mb=peak_mb(fs[n]))
@@ -180,6 +183,38 @@ def evaluation(device, n_layers=4, segment=512, runs=5):
     return out
 
 
+WORDS, CUTOFFS = 267_735, [20_000, 40_000, 200_000]
+
+
+def adaptive(device, b=2, t=150, d=410, runs=3, published=60):
+    """The head of the published words: forward and backward of the loss from all scores, and from the targets' clusters.
+
+    Targets of rank r are drawn in proportion to 1/(r+2.7). The published batch is thirty times as large; there the scores
+    alone are `scores_gb`, and only the second form is run."""
+    head = AdaptiveSoftmax(WORDS, d, CUTOFFS).to(device)
+
+    def batch(b):
+        p = 1/(torch.arange(WORDS, dtype=torch.float64) + 2.7)
+        y = torch.multinomial(p, b*t, replacement=True).view(b, t).to(device)
+        return torch.randn(b, t, d, device=device, requires_grad=True), y
+
+    def forms(x, y):
+        return dict(scores=lambda: F.cross_entropy(head.logits(x).flatten(0, 1), y.flatten()).backward(),
+                    targets=lambda: head.nll(x, y).mean().backward())
+    x, y = batch(b)
+    times = alternating(forms(x, y), device, runs)
+    out = dict(words=WORDS, d_model=d, batch=[b, t], in_head=round((y < CUTOFFS[0]).double().mean().item(), 3))
+    for n, f in forms(x, y).items():
+        out[n] = dict(ms=round(1e3*median(times[n])), peak_mb=peak_mb(f))
+    out['speedup'] = ratios(times, 'targets', 'scores')
+    x, y = batch(published)
+    f = forms(x, y)['targets']
+    out['published'] = dict(batch=[published, t], scores_gb=round(published*t*WORDS*4/1e9, 2),
+                            targets=dict(ms=round(1e3*timed(f, device)), peak_mb=peak_mb(f)))
+    return out
+
+
 def run(device):
     torch.manual_seed(0)
-    return dict(step=step(device), algorithms=algorithms(device), evaluation=evaluation(device))
+    return dict(step=step(device), algorithms=algorithms(device), evaluation=evaluation(device),
+                adaptive=adaptive(device))

@@ -2,6 +2,7 @@
 
 Each takes the name of a model and builds small ones as it needs them. Comparisons are in float64, since batched and
 single rows round differently."""
+import weakref
 from copy import deepcopy
 
 import pytest
@@ -10,9 +11,11 @@ import torch.nn.functional as F
 from torch._dynamo.backends.registry import lookup_backend
 
 from transformer_family import zoo
-from transformer_family.core import Output, arguments, tree_map
+from transformer_family.attention import Heads, recorded
+from transformer_family.core import Output, arguments, tree_map, uncached
 from transformer_family.generation import generate
-from transformer_family.training import load, save
+from transformer_family.images import Logistics
+from transformer_family.training import costs, load, save
 
 VOCAB, LEN, BATCH = 50, 24, 3
 SMALL = dict(vocab_size=VOCAB, d_model=32, n_layers=2, n_heads=4, max_len=LEN)
@@ -20,13 +23,18 @@ OWN = {    # model -> further arguments that make it small
     'image_transformer': dict(size=[4, 6], block=7, memory=5),
     'reformer': dict(chunk=4, n_hashes=2, window=5)}
 
+STRUCTURED = {    # model -> arguments with which its head computes costs without all scores
+    'transformer': dict(loss_chunk=7),
+    'transformer_xl': dict(cutoffs=[10, 30], div_val=2),
+    'image_transformer': dict(output=Logistics)}
+
 LENGTHS = LEN, 23, 5, 7, 9, 12, 13, 17, 19, 20, 21, 22
 
 
 def small(name, seed=0, **overrides):
     "A small model in float64 and evaluation mode, the same for the same seed."
     torch.manual_seed(seed)
-    takes = arguments(zoo.models[name])
+    takes = arguments(zoo.entry(name)[0])
     args = {k: v for k, v in SMALL.items() if k in takes}
     return zoo.build(name, **{**args, **OWN.get(name, {}), **overrides}).double().eval()
 
@@ -42,8 +50,7 @@ def close(a, b, tol=1e-9):
 def total_loss(model, x, y):
     "As in training: cross-entropy and the weighted auxiliary losses."
     out = model(x, None, y)
-    return F.cross_entropy(out.logits.flatten(0, 1), y.flatten()) + \
-        sum(model.loss_weights.get(n, 0.)*loss for n, loss in out.losses.items())
+    return costs(out, y).mean() + sum(model.loss_weights.get(n, 0.)*loss for n, loss in out.losses.items())
 
 
 def batch():
@@ -288,6 +295,100 @@ def refusals(name):
     assert model(tokens).logits.isfinite().all()        # nothing was lost by it
 
 
+def padded(rows, side, filler):
+    "Rows of unequal length in one batch, and which of its tokens are real."
+    n = max(map(len, rows))
+    x, real = torch.full((len(rows), n), filler), torch.zeros(len(rows), n, dtype=torch.bool)
+    for i, row in enumerate(rows):
+        at = slice(n - len(row), None) if side == 'left' else slice(len(row))
+        x[i, at], real[i, at] = row, True
+    return x, real
+
+
+def padding(name):
+    model, tokens = small(name), some_tokens()
+    rows = tokens[0], tokens[1, :9], tokens[2, :1]
+    for train in (True, False):                       # there is no dropout
+        alone = [model.train(train)(row[None]).logits[0] for row in rows]
+        for side in ('left', 'right'):
+            for filler in (0, VOCAB - 1):
+                x, real = padded(rows, side, filler)
+                for out, ok, want in zip(model(x, mask=real).logits, real, alone):
+                    close(out[ok], want)
+    starts = [row[:n] for row, n in zip(tokens, (9, 4, 1))]
+    for side in ('left', 'right'):
+        x, real = padded(starts, side, 0)
+        past = model(x, mask=real).past
+        for i in range(5):
+            out = model(tokens[:, 9+i:10+i], past)
+            past = out.past
+            for r, start in enumerate(starts):
+                want = model(torch.cat([start, tokens[r, 9:10+i]])[None]).logits[0, -1]
+                close(out.logits[r, -1], want)
+
+
+def looked(model, tokens):
+    "What was recorded of a call, and the inputs and outputs of each attention by name."
+    calls, hooks = {}, []
+    for n, m in model.named_modules():
+        if isinstance(m, Heads):
+            def note(m, args, out, n=n):
+                calls[n] = m, args, out
+            hooks.append(m.register_forward_hook(note))
+    with recorded(model) as seen:
+        out = model(tokens)
+    for hook in hooks:
+        hook.remove()
+    return seen, calls, out
+
+
+def weights(name):
+    model, tokens = small(name), some_tokens()
+    seen, calls, out = looked(model, tokens)
+    close(out.logits, model(tokens).logits)
+    assert len(seen.weights) == len(seen.states) == SMALL['n_layers']
+    for [A] in seen.weights.values():
+        assert A.shape == (BATCH, SMALL['n_heads'], LEN, LEN) and not A.requires_grad
+        assert (A >= 0).all() and not A.triu(1).any()
+        close(A.sum(-1), A.any(-1).double())          # of a row: 1, or 0 where it sees nothing
+    for n, (m, (x, *_), (y, *_)) in calls.items():
+        close(m.out(seen.weights[n][0] @ m.keys_values(x).v), y)
+    for [state] in seen.states.values():
+        assert state.shape[:2] == (BATCH, LEN)
+    with pytest.raises(ValueError, match='tokens'), recorded(model):
+        model(tokens + VOCAB)
+    assert not any(m._forward_hooks for m in model.modules()), 'a hook is left behind'
+
+
+def uncached_logits(name):
+    model, tokens, live, most = small(name), some_tokens(), weakref.WeakSet(), []
+    assert uncached(model) == {'cache': False}, 'it does not take cache=False'
+
+    def count(layer, args, out):
+        most.append(len(live))                  # of the layers before
+        tree_map(live.add, out[1])
+    hooks = [m.register_forward_hook(count) for m in model.modules() if hasattr(m, 'state') and hasattr(m, 'sub')]
+    with torch.no_grad():
+        out = model(tokens, cache=False)
+    for hook in hooks:
+        hook.remove()
+    close(out.logits, model(tokens).logits)
+    assert out.past is None, 'something is left behind'
+    assert most and not any(most), f'tensors of earlier layers that live: {most}'
+
+
+def nll(name):
+    (x, y), kinds = batch(), [{}, *([STRUCTURED[name]] if name in STRUCTURED else [])]
+    for overrides in kinds:
+        model = small(name, **overrides)
+        assert model.structured_output or not overrides
+        want = F.cross_entropy(model(x).logits.mT, y, reduction='none')
+        out = model(x, None, y)
+        assert (out.logits is None) == (out.nll is not None) == model.structured_output
+        close(costs(out, y), want)
+
+
 CHECKS = dict(causality=causality, pieces=pieces, generation=generation, reordering=reordering, batch=batch_rows,
               lengths=lengths, stateless=stateless, learning=learning, gradients=gradients, losses=losses,
-              saving=saving, copies=copies, compiling=compiling, precision=precision, refusals=refusals)
+              saving=saving, copies=copies, compiling=compiling, precision=precision, refusals=refusals, padding=padding, weights=weights,
+              uncached=uncached_logits, nll=nll)

@@ -111,7 +111,8 @@ def test_warm_processes_end_as_they_should(tmp_path):
     assert result('import warnings, os; print(os.environ.get("PYTHONWARNINGS")); warnings.warn("so")')[1] == 'None\n'
 
 
-@pytest.mark.parametrize('name', ['transformer-xl', 'adaptive-span', 'sparse-transformer', 'reformer'])
+@pytest.mark.parametrize('name', ['transformer-shaw', 'transformer-xl', 'adaptive-span', 'sparse-transformer',
+                                  'reformer'])
 def test_other_models_of_texts(cwd, name):
     "Trains, reports, writes and is judged."
     out = typed(cwd, 'tfam-train', name, *SMALL, '--steps', 4, '--out', 'r')
@@ -352,6 +353,34 @@ def test_pictures(cwd):
     typed(cwd, 'tfam-train', 'image-transformer', '--by-class', '--out', 'told', *small)
     assert '2 pictures in c.png' in typed(cwd, 'tfam-generate', 'told', '--n', 2, '--y', 7, '--out', 'c.png')
     assert 'no classes to choose from' in typed(cwd, 'tfam-generate', run, '--y', 7, rc=1)
+
+
+@pytest.mark.parametrize('args', ['pixel-transformer', 'image-to-image', 'image-to-image --args output=Logistics',
+                                  'sparse-transformer --data digits', 'sparse-transformer --data digits --by-class'])
+def test_other_models_of_pictures(cwd, args):
+    "Trained, resumed, drawn from twice alike, measured; pictures given to a model are the run's own or named."
+    import numpy as np
+    from PIL import Image
+    small = '--steps 2 --d-model 16 --n-layers 1 --n-heads 2 --device cpu --out r'.split()
+    out = typed(cwd, 'tfam-train', *args.split(), *small)
+    assert 'bits per dim' in out and 'pictures of digits' in out
+    assert 'is finished' in typed(cwd, 'tfam-train', '--resume', 'r', '--device', 'cpu')
+    for name in ('a', 'b'):
+        assert '4 pictures in' in typed(cwd, 'tfam-generate', 'r', '--n', 4, '--seed', 1, '--out', f'{name}.png')
+    assert (cwd / 'a.png').read_bytes() == (cwd / 'b.png').read_bytes()
+    rows, columns = (4, 3) if 'to-image' in args else (2, 2)           # source, sample, original: a row each
+    assert np.array(Image.open(cwd / 'a.png')).shape == ((rows*9 - 1)*4, (columns*9 - 1)*4)
+    last = typed(cwd, 'tfam-eval', 'r').splitlines()[-1]
+    assert last.startswith('bits per dim: ') and 0 < float(last.split(': ')[1]) < 8
+    if 'to-image' in args:
+        typed(cwd, 'tfam-generate', 'r', '--n', 4, '--seed', 1, '--out', 'c.png', '--data', 'digits')
+        assert (cwd / 'a.png').read_bytes() == (cwd / 'c.png').read_bytes()
+    else:
+        assert 'is given pictures' in typed(cwd, 'tfam-generate', 'r', '--data', 'digits', rc=1)
+    if 'by-class' in args:
+        assert '2 pictures in' in typed(cwd, 'tfam-generate', 'r', '--n', 2, '--y', 7)
+        err = typed(cwd, 'tfam-train', 'sparse-transformer', '--by-class', *small[:-2], rc=1)
+        assert 'a text has no by_class' in err
 
 
 def test_args_reach_the_model(cwd):

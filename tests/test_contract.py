@@ -5,6 +5,7 @@ import torch
 from tests import contract
 from tests.contract import CHECKS
 from transformer_family import zoo
+from transformer_family.attention import MultiHeadAttention
 
 
 @pytest.mark.parametrize('check', zoo.contract)
@@ -143,8 +144,49 @@ class Constant(Unweighed):
         return out._replace(losses={'size': out.losses['size'].detach()})
 
 
+class Unpadded(zoo.TransformerLM):
+    "Takes a mask and does not look at it."
+    def forward(self, tokens, past=None, targets=None, mask=None, cache=True):
+        return super().forward(tokens, past, targets, None, cache)
+
+
+class Shifted(MultiHeadAttention):
+    "Reports the weights of other keys."
+    def weights(self, *args, **kwargs):
+        return super().weights(*args, **kwargs).roll(1, -1)
+
+
+class Misreporting(zoo.TransformerLM):
+    "Has attention that reports other weights than it sums by."
+    def __init__(self, vocab_size, d_model, n_layers, n_heads, max_len):
+        super().__init__(vocab_size, d_model, n_layers, n_heads, max_len=max_len, attn=Shifted)
+
+
+class Hoarding(zoo.TransformerLM):
+    "Keeps everything, whatever it is told."
+    def forward(self, tokens, past=None, targets=None, mask=None, cache=True):
+        return super().forward(tokens, past, targets, mask)
+
+
+class HoardingInside(zoo.TransformerLM):
+    "Leaves nothing behind, but only at the end."
+    def forward(self, tokens, past=None, targets=None, mask=None, cache=True):
+        return super().forward(tokens, past, targets, mask)._replace(past=None)
+
+
+class Cheap(zoo.TransformerLM):
+    "Costs of the wrong targets."
+    structured_output = True
+
+    def forward(self, tokens, past=None, targets=None):
+        out = super().forward(tokens, past)
+        return out if targets is None else out._replace(
+            logits=None, nll=contract.costs(out, targets.roll(1, 1)))
+
+
 @pytest.mark.parametrize('cls, check', [
-    (Unweighed, 'losses'), (Promised, 'losses'), (Constant, 'losses'), (Leaky, 'causality'), (Forgetful, 'pieces'),
+    (Unpadded, 'padding'), (Misreporting, 'weights'), (Hoarding, 'uncached'), (HoardingInside, 'uncached'),
+    (Cheap, 'nll'), (Unweighed, 'losses'), (Promised, 'losses'), (Constant, 'losses'), (Leaky, 'causality'), (Forgetful, 'pieces'),
     (Forgetful, 'generation'), (Forgetful, 'reordering'), (Unused, 'gradients')])
 def test_a_breach_is_found(cls, check, monkeypatch):
     monkeypatch.setitem(zoo.models, 'broken', cls)

@@ -1,6 +1,7 @@
 """The engine against loops: random shapes, patterns, offsets and dtypes; outputs and gradients."""
 import math
 import random
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -8,8 +9,9 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from benchmarks.transformer_xl import peak_mb
 from transformer_family import blocks
-from transformer_family.attention import causal, full, span_mask, window
-from transformer_family.blocks import Dot, Listed, Window, join, listed, local_attention, tiled_attention, tiled_part
+from transformer_family.attention import attention, causal, full, span_mask, window
+from transformer_family.blocks import (Dot, Listed, Lists, Score, Tile, Tiling, Window, join, listed, local_attention,
+                                       tiled_attention, tiled_part)
 
 
 def by_loops(q, k, v, allowed):
@@ -34,7 +36,7 @@ def draw(rnd, dtype=torch.float64):
 def agree(ours, theirs, xs, tol=1e-9):
     torch.testing.assert_close(ours.double(), theirs, rtol=tol, atol=tol)
     g = torch.randn_like(theirs)
-    wide = torch.autograd.grad((theirs*g).sum(), xs, allow_unused=True, materialize_grads=True)
+    wide = torch.autograd.grad((theirs*g).sum(), xs, allow_unused=True, materialize_grads=True, retain_graph=True)
     for a, b in zip(torch.autograd.grad((ours.double()*g).sum(), xs), wide):
         torch.testing.assert_close(a.double(), b.double(), rtol=tol, atol=tol)
 
@@ -82,6 +84,147 @@ def test_parts(seed):
     agree(y, by_loops(*xs, allowed), xs)
     scores = (q @ k.mT / math.sqrt(q.size(-1))).masked_fill(~allowed, -torch.inf)
     torch.testing.assert_close(lse[..., 0], scores.logsumexp(-1))
+
+
+@dataclass(frozen=True)
+class Twice(Tiling):
+    "A window whose tiles are cut in two; the second half meets the queries again."
+    n: int
+    block: int
+
+    def tiles(self, q, k, mask=None):
+        for p in Window(self.n, 0, self.block).tiles(q, k, mask):
+            a, b = p.keys.start, p.keys.stop
+            m = (a + b)//2
+            if a < m:
+                yield p._replace(keys=slice(a, m))
+            yield p._replace(keys=slice(m, b), lo=p.lo+m-a, hi=p.hi+m-a, again=a < m)
+
+
+class ListsAgain(Lists):
+    "Lists of queries that other lists have met."
+    again = True
+
+
+@dataclass(frozen=True)
+class Rounds(Tiling):
+    "The same queries against one half of the keys, then the other."
+    def tiles(self, q, k, rows, keys, mask):
+        half = keys.size(-1)//2
+        for cls, at in ((Lists, slice(half)), (ListsAgain, slice(half, None))):
+            yield cls(*(x[None, None] for x in (rows, keys[:, at], mask[..., at])))
+
+
+class Bare:
+    "A tile of a reader's own: all queries against all keys, what the engine asks of a tile and no more."
+    def __init__(self, q, k): self.shape = 1, q.size(2), k.size(2)
+    def of(self, at): return self
+    def queries(self, x): return x[:, :, None]
+    windows = queries
+    def put(self, out, y): out.copy_(y[:, :, 0])
+    def add(self, out, g): out.add_(g[:, :, 0])
+    def hide(self, S, cache): pass
+
+
+@dataclass(frozen=True)
+class Whole(Tiling):
+    def tiles(self, q, k): yield Bare(q, k)
+
+
+@dataclass(frozen=True)
+class Scaled(Score):
+    "A dot product plus a bias of distances, by `terms`."
+    def part(self, tile, at, m): return [m[at[1], None, None, None]]
+
+    def terms(self, q, tile, m):
+        r, c = (torch.arange(n, dtype=q.dtype) for n in tile.shape[1:])
+        return q, -m*(r[:, None] - c - tile.lo) + q[..., :1]*0
+
+
+@pytest.mark.parametrize('seed', range(12))
+@pytest.mark.parametrize('kind', ['slices', 'lists'])
+def test_queries_that_are_met_again(kind, seed):
+    "With and without gradients, whatever is asked to be cached."
+    rnd = random.Random(seed)
+    q, k, v = xs = draw(rnd)
+    t, s, n = q.size(2), k.size(2), rnd.randint(1, 9)
+    tiling, data = Twice(n, rnd.randint(1, 9)), []
+    allowed = expand(span_mask(window(n), t, s), q, k)
+    if kind == 'lists':
+        tiling, data = Rounds(), listed(torch.arange(s-t, s)[:, None], torch.arange(s).expand(t, s), t, s, window(n))
+    elif seed % 2:
+        data = [torch.rand(1, 1, t, s, generator=torch.Generator().manual_seed(seed)) < .6]
+        allowed = allowed & data[0]
+    want = by_loops(*xs, allowed)
+    with torch.no_grad():
+        torch.testing.assert_close(tiled_attention(*xs, tiling, data=data), want, rtol=1e-9, atol=1e-9)
+    for keep in (0, 10**9):
+        agree(tiled_attention(*xs, tiling, data=data, keep=keep), want, xs)
+        agree(tiled_attention(*xs, tiling, data=data, keep=keep, dropout_p=1e-12), want, xs)
+    y, lse = tiled_part(*xs, tiling, data=data)
+    agree(y, want, xs)
+    scores = (q @ k.mT / math.sqrt(q.size(-1))).masked_fill(~allowed, -torch.inf)
+    torch.testing.assert_close(lse[..., 0].clamp(min=-1e30), scores.logsumexp(-1).clamp(min=-1e30))
+
+
+@pytest.mark.parametrize('keep', [0, 10**9])
+def test_dropout_of_queries_that_are_met_again(keep):
+    "Both passes drop the same weights, and the mean survives."
+    def seeded(*xs, p=.4):
+        torch.manual_seed(5)
+        return tiled_attention(*xs, Twice(4, 3), dropout_p=p, keep=keep)
+    torch.manual_seed(0)
+    xs = [torch.randn(1, 2, 7, 2, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    torch.autograd.gradcheck(seeded, xs)
+    q, k = torch.randn(2, 8, 4, 50, 8)
+    assert .9 < seeded(q, k, torch.ones_like(q), p=.5).mean() < 1.1
+
+
+def test_a_tile_of_ones_own_needs_no_again():
+    xs = [torch.randn(2, 3, n, 4, dtype=torch.float64, requires_grad=True) for n in (5, 7, 7)]
+    everything = torch.ones(2, 3, 5, 7, dtype=torch.bool)
+    want = by_loops(*xs, everything)
+    with torch.no_grad():
+        torch.testing.assert_close(tiled_attention(*xs, Whole()), want)
+    for keep in (0, 10**9):
+        agree(tiled_attention(*xs, Whole(), keep=keep), want, xs)
+
+
+@pytest.mark.parametrize('train', [False, True], ids=['no gradients', 'gradients'])
+@pytest.mark.parametrize('wide', [False, True], ids=['one width', 'wider values'])
+def test_long_windows(train, wide):
+    "More keys than the fused kernel takes at a time, rows without any of them, values it does not take."
+    q, k, v = xs = [torch.randn(1, 2, n, w, dtype=torch.float64, requires_grad=True)
+                    for n, w in ((300, 4), (1300, 4), (1300, 6 if wide else 4))]
+    mask = torch.ones(1, 2, 300, 1300, dtype=torch.bool)
+    mask[..., :900], mask[:, 1, 7], mask[:, 0, 70:80] = False, False, False
+    with torch.set_grad_enabled(train):
+        for form in (tiled_attention, tiled_part):
+            y = form(*xs, Window(1200), data=[mask])
+            y, lse = y if form is tiled_part else (y, None)
+            want = attention(*xs, mask & span_mask(window(1200), 300, 1300))
+            torch.testing.assert_close(y, want, rtol=1e-10, atol=1e-10)
+            assert lse is None or (lse[0, 1, 7] < -1e30).all() and (lse[0, 0, 80:] > -1e3).all()
+            if train:
+                agree(y, want, xs)
+
+
+def test_a_score_of_terms():
+    "A product and a bias, the same fused, in training, with cached weights, and from `torch.func`."
+    rnd = random.Random(0)
+    for _ in range(5):
+        q, k, v = draw(rnd)
+        xs = q, k, k + 0, torch.rand(q.size(1), dtype=torch.float64, requires_grad=True)
+        t, s = q.size(2), k.size(2)
+        distance = torch.arange(s-t, s)[:, None] - torch.arange(s)
+        want = attention(*xs[:3], window(4), -xs[3].view(1, -1, 1, 1)*distance)
+        def run(more, f=tiled_attention):
+            return f(*xs[:3], Window(4, 0, 3), Scaled(), [xs[3]], **more)
+        with torch.no_grad():
+            torch.testing.assert_close(run({}), want)
+        for keep in ({}, dict(keep=10**9)):
+            agree(run(keep), want, xs)
+        agree(run({}, tiled_part)[0], want, xs)
 
 
 @pytest.mark.parametrize('dtype, tol', [(torch.float32, 1e-5), (torch.bfloat16, 3e-2), (torch.float16, 4e-3)])

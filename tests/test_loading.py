@@ -8,6 +8,7 @@ import json
 import pkgutil
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,12 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 import transformer_family
+from transformer_family.attention import MultiHeadAttention
 from transformer_family.core import HOMES, register
 from transformer_family.data import lm_dls
-from transformer_family.training import Budget, Checkpoint, lm_learner, load, pack, read_history, resume, unpack
+from transformer_family.positions import ShawAttention
+from transformer_family.reformer import LSHAttention
+from transformer_family.training import Budget, Checkpoint, lm_learner, load, pack, read_history, resume, save, unpack
 from transformer_family.transformer import PostNorm, PreNorm, TransformerLM
 from transformer_family.transformer_xl import TransformerXL
 
@@ -36,17 +40,25 @@ def test_models_of_0_1_0(name):
         return
     model, saved = load(OLD/name), load_file(OLD/'logits.safetensors')
     x, want = saved[f'{name}.tokens'], saved[f'{name}.logits']
-    first = [torch.cat([model.start(2), x], 1)] if hasattr(model, 'start') else [x]
+    first = [torch.cat([model.start(2), x], 1)] if getattr(model, 'size', None) else [x]
     args = {'seq2seq': [x, x[:, :4]], 'upscaled': [x[:, :4], *first]}.get(name, first)
     with torch.no_grad():
         torch.testing.assert_close(model(*args).logits, want, rtol=1e-4, atol=1e-5)
 
 
-def test_a_reformer_from_before_its_layers_were_parts():
-    folder = Path(__file__).parent/'data'/'reformer'
-    model, saved = load(folder), load_file(folder/'logits.safetensors')
+@pytest.mark.parametrize('attn', [
+    MultiHeadAttention, partial(ShawAttention, clip=2), partial(ShawAttention, clip=3, per_head=True),
+    partial(LSHAttention, n_buckets=4, chunk=4, n_hashes=2)])
+def test_an_attention_is_part_of_the_config(tmp_path, attn):
+    torch.manual_seed(0)
+    model, x = TransformerLM(**SMALL, max_len=12, attn=attn).eval(), torch.randint(11, (2, 9))
+    save(model, tmp_path/'lm')
+    again = load(tmp_path/'lm').eval()
+    assert type(again.layers.layers[0].attn) is type(model.layers.layers[0].attn)
+    args = [getattr(m.config['attn'], 'keywords', {}) for m in (again, model)]
+    assert args[0] == args[1]
     with torch.no_grad():
-        torch.testing.assert_close(model(saved['tokens']).logits, saved['logits'], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(again(x).logits, model(x).logits)
 
 
 def test_every_model_has_a_folder_of_0_1_0():
@@ -264,6 +276,11 @@ CONFIGS = {
         ('vocab_size', 10**12), ('max_len', 'x'), ('d_ff', -1), ('dropout', 'x'), ('dropout', None), ('dropout', 2),
         ('wiring', 'PreNorm'), ('wiring', None), ('wiring', 3), ('wiring', []), ('wiring', {}), ('positions', 'x'),
         ('attend', 3), ('bias', 'yes'), ('d_head', '8'), ('self', 1), ('', 1), ('n_layer', 1)]},
+    **{f'attn {a!r}': with_args(attn=a) for a in (
+        3, [], {}, 'ShawAttention', {'part': 'PreNorm'}, {'part': 'KV'}, {'part': 'attention'}, {'part': 'ShawAttention'},
+        {'part': 'ShawAttention', 'with': {'clip': 'x'}}, {'part': 'ShawAttention', 'with': {'n': 2}},
+        {'part': 'LSHAttention', 'with': {'n_buckets': 0}}, {'part': 'LSHAttention', 'with': {'within': 'all'}})},
+    'wiring with a width': with_args(wiring={'part': 'PreNorm', 'with': {'dropout': .1}}),
     **{f'picture {a}': json.dumps(dict(model='ImageTransformer', args=dict(SMALL, **a))) for a in [
         dict(size=[10**6, 10**6]), dict(size=[4, 4], block=10**12), dict(size=[4, 4], output='Logistics'),
         dict(size=[4, 4], output={'part': 'Logistics', 'with': {'n_mixtures': 'x'}}), dict(size='x'),

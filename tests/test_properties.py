@@ -156,7 +156,7 @@ def test_relations_are_their_equations(t, before, clip, own, dropped, seed):
 def test_relations_in_segments(sizes, clip, own):
     torch.manual_seed(0)
     layer, x = ShawAttention(8, 2, clip, per_head=own).double(), floats(2, sum(sizes), 8)
-    close(in_pieces(layer, x, sizes, span=causal), layer(x, span=causal)[0])
+    close(in_pieces(layer, x, sizes, mask=causal), layer(x, mask=causal)[0])
 
 
 @given(st.lists(st.integers(-2000, 2000), min_size=1, max_size=9), st.integers(1, 9))

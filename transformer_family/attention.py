@@ -6,11 +6,11 @@ Docs: https://transformer-family.github.io/transformer_family/attention.html.md"
 
 # %% auto #0
 __all__ = ['full', 'causal', 'masks', 'kernels', 'Span', 'both', 'either', 'window', 'key_padding', 'grid', 'span_mask',
-           'shift_span', 'plot_span', 'dense_mask', 'exactly', 'attention_weights', 'open_rows', 'attention', 'KV',
-           'Room', 'as_kv', 'extend', 'check_batch', 'split_heads', 'merge_heads', 'head_width', 'Heads',
-           'MultiHeadAttention', 'no_source', 'Source', 'SourceKV', 'real_only', 'CrossAttention', 'in_pieces',
-           'weights_of', 'Seen', 'recorded', 'plot_attention', 'Store', 'resolve', 'block_mask', 'flex_attend',
-           'kernel_attention', 'fits_kernel']
+           'plot_span', 'dense_mask', 'exactly', 'attention_weights', 'open_rows', 'attention', 'KV', 'Room', 'as_kv',
+           'check_batch', 'extend', 'split_heads', 'merge_heads', 'head_width', 'Heads', 'MultiHeadAttention',
+           'no_source', 'Source', 'SourceKV', 'real_only', 'check_padding', 'as_source', 'as_source_kv',
+           'CrossAttention', 'in_pieces', 'plot_attention', 'weights_of', 'Seen', 'recorded', 'shift_span', 'Store',
+           'resolve', 'block_mask', 'flex_attend', 'kernel_attention', 'fits_kernel']
 
 # %% ../nbs/01_attention.ipynb #29c710dc
 import contextlib
@@ -120,15 +120,6 @@ def span_mask(
         check_sizes(t=t, s=s, n_heads=n_heads, batch=batch)
     b,h,i,j = grid(batch, n_heads, t, s, device)
     return span(b, h, i, j)
-
-# %% ../nbs/01_attention.ipynb #9cc1ae14
-@dataclass(frozen=True)
-class shift_span(Span):
-    "The span as seen by keys that lost their first `dropped` positions."
-    span:object
-    dropped:int # positions cut off the front
-    def __call__(self, b, h, q_idx, kv_idx):
-        return self.span(b, h, q_idx + self.dropped, kv_idx + self.dropped)
 
 # %% ../nbs/01_attention.ipynb #97d67b22
 def plot_span(
@@ -247,17 +238,27 @@ def attention(
     if bias is not None: mask = bias.masked_fill(~mask, -torch.inf)
     return sdpa(attn_mask=mask).masked_fill(none, 0.)
 
-# %% ../nbs/01_attention.ipynb #f64c492e
+# %% ../nbs/01_attention.ipynb #b9471cf1
 class KV(NamedTuple):
     "Keys and values of the positions seen so far."
     k:Tensor # [b,h,s,k]
     v:Tensor # [b,h,s,k]
 
+# %% ../nbs/01_attention.ipynb #4f087ddc
 class Room(NamedTuple):
     "Keys and values in buffers with room for more: a past for one use."
     k:Tensor # [b,h,s,k], the filled part of its buffer
     v:Tensor # [b,h,s,k]
     buffers:tuple # of k and of v, [b,h,limit,k]
+
+    def written(self, new:KV):
+        "New keys and values behind those in the buffers."
+        s,n = self.k.size(-2), self.k.size(-2) + new.k.size(-2)
+        if n > self.buffers[0].size(-2):
+            return KV(torch.cat([self.k, new.k], -2), torch.cat([self.v, new.v], -2))
+        for buffer,x in zip(self.buffers, new): buffer[...,s:n,:] = x
+        k,v = (buffer[...,:n,:] for buffer in self.buffers)
+        return Room(k, v, self.buffers)
 
 def as_kv(past)->KV:
     "A past that holds keys and values; another kind is an error."
@@ -267,7 +268,17 @@ def as_kv(past)->KV:
     raise ValueError(f"past is a {type(past).__name__} that does not hold this layer's "
                      f"keys and values: feed a past back to the model it came from")
 
-# %% ../nbs/01_attention.ipynb #5dff1b40
+# %% ../nbs/01_attention.ipynb #20dc8a4e
+def check_batch(
+    past:Tensor, # [b,…]
+    new:Tensor # [b,…]
+)->None:
+    "A past continues the batch that it is from."
+    if past.size(0) == new.size(0): return
+    raise ValueError(f"past belongs to a batch of {past.size(0)}, the tokens to one of "
+                     f"{new.size(0)}: feed a past back to the batch it came from")
+
+# %% ../nbs/01_attention.ipynb #f64c492e
 def extend(
     past, # KV (or a plain tuple of both), or None at the start
     new:KV # of the next positions
@@ -280,27 +291,8 @@ def extend(
     if (h,k) != (heads,width):
         raise ValueError(f"past has {h} heads of width {k}, the layer {heads} of {width}:"
                          f" feed a past back to the model it came from")
-    if isinstance(past, Room): return _written(past, new)
+    if isinstance(past, Room): return past.written(new)
     return KV(*(torch.cat(p, -2) for p in zip(past, new)))
-
-def _written(past, new):
-    "New keys and values behind those in the buffers, which are written into."
-    s,n = past.k.size(-2), past.k.size(-2) + new.k.size(-2)
-    if n > past.buffers[0].size(-2):
-        return KV(torch.cat([past.k, new.k], -2), torch.cat([past.v, new.v], -2))
-    for buffer,x in zip(past.buffers, new): buffer[...,s:n,:] = x
-    k,v = (buffer[...,:n,:] for buffer in past.buffers)
-    return Room(k, v, past.buffers)
-
-# %% ../nbs/01_attention.ipynb #02a1efe7
-def check_batch(
-    past:Tensor, # [b,…]
-    new:Tensor # [b,…]
-)->None:
-    "A past continues the batch that it is from."
-    if past.size(0) == new.size(0): return
-    raise ValueError(f"past belongs to a batch of {past.size(0)}, the tokens to one of "
-                     f"{new.size(0)}: feed a past back to the batch it came from")
 
 # %% ../nbs/01_attention.ipynb #9bb707d0
 def split_heads(x, n_heads):
@@ -402,6 +394,34 @@ def real_only(
     if isinstance(span, Tensor): return span & pad
     return span_mask(span, t, real.size(1), batch=real.size(0), device=real.device) & pad
 
+# %% ../nbs/01_attention.ipynb #15365512
+def check_padding(
+    x:Tensor, # [b,s] or [b,s,d]
+    mask, # bool [b,s], True for a real token
+    name:str='mask' # what to call it
+)->None:
+    "A padding mask is bool, and has a place for each token."
+    kind = getattr(mask, 'dtype', type(mask).__name__)
+    if kind == torch.bool and mask.shape == x.shape[:2]: return
+    got = [*mask.shape] if kind == torch.bool else kind
+    raise ValueError(f"{name} is bool {[*x.shape[:2]]} like the tokens, True for a real "
+                     f"one; got {got}")
+
+def as_source(source)->Source:
+    "A source, its mask checked."
+    if isinstance(source, Tensor): source = Source(source)
+    if type(source) is not Source:
+        raise ValueError(f"a source is a tensor [b,s,d] or a Source of one and its mask, "
+                         f"got a {type(source).__name__}")
+    if source.mask is not None: check_padding(source.x, source.mask, 'a source\'s mask')
+    return source
+
+def as_source_kv(past)->SourceKV:
+    "A past that holds the keys and values of a source; another kind is an error."
+    if isinstance(past, (tuple,list)) and len(past) == 3: return SourceKV(*past)
+    raise ValueError(f"past is a {type(past).__name__} that does not hold the keys of a "
+                     f"source: feed a past back to the model it came from")
+
 # %% ../nbs/01_attention.ipynb #9ee3a949
 class CrossAttention(MultiHeadAttention):
     "Multi-head attention to a source (Vaswani et al., 3.2.3); its keys are the past."
@@ -411,18 +431,12 @@ class CrossAttention(MultiHeadAttention):
             raise ValueError("attention to a source needs one: give source=" if past is
                              None else "the keys and values of the source are in the "
                              "past: give it with the first tokens only")
-        past = self.of_source(source) if past is None else self.checked(past)
+        if past is None:
+            source = as_source(source)
+            past = SourceKV(*self.keys_values(source.x), source.mask)
+        past = as_source_kv(past)
         check_batch(past.k, x)
         return past, real_only(mask, past.mask, x.size(1))
-
-    def of_source(self, source):
-        source = Source(source) if isinstance(source, Tensor) else Source(*source)
-        return SourceKV(*self.keys_values(source.x), source.mask)
-
-    def checked(self, past):
-        if isinstance(past, (tuple,list)) and len(past) == 3: return SourceKV(*past)
-        raise ValueError(f"past is a {type(past).__name__} that does not hold the keys "
-                         f"of a source: feed a past back to the model it came from")
 
 # %% ../nbs/01_attention.ipynb #bd058bf3
 def in_pieces(
@@ -439,6 +453,28 @@ def in_pieces(
         ys.append(y); source = None
     return torch.cat(ys, 1)                                                  # [b,t,d]
 
+# %% ../nbs/01_attention.ipynb #f4b07893
+def plot_attention(
+    A:Tensor, # [t,s] or [h,t,s] weights
+    queries=None, # labels of the rows
+    keys=None, # labels of the columns
+    ax=None, # for a single head
+    title:str='' # for a single head
+):
+    "Draw attention weights, a panel for each head."
+    if A.ndim == 3:
+        import matplotlib.pyplot as plt
+        fig = plt.figure(figsize=(2*len(A),2.2), layout='constrained')
+        axs = fig.subplots(1, len(A), squeeze=False)[0]
+        return [plot_attention(a, queries, keys, ax, f'head {i}')
+                for i,(a,ax) in enumerate(zip(A, axs))]
+    ax = new_ax(ax, (3,3))
+    ax.imshow(A.detach().float().cpu(), vmin=0, vmax=1, cmap='Blues')
+    ax.set(title=title, xlabel='key', ylabel='query', xticks=[], yticks=[])
+    if keys is not None: ax.set_xticks(range(len(keys)), keys)
+    if queries is not None: ax.set_yticks(range(len(queries)), queries)
+    return ax
+
 # %% ../nbs/01_attention.ipynb #a9d5d300
 def weights_of(
     attend, # called with (q, k, v, span, bias, dropout_p=…)
@@ -447,7 +483,7 @@ def weights_of(
     span=None, bias=None # as for `attention`
 )->Tensor: # [b,h,t,s]
     "The weights by which an `attend` sums values: what it does to the unit vectors."
-    if hasattr(attend, 'weights'): return attend.weights(q, k, span, bias)
+    if hasattr(attend, 'weights_of'): return attend.weights_of(q, k, span, bias)
     eye = torch.eye(k.size(2), dtype=q.dtype, device=q.device)
     return attend(q, k, eye.expand(*k.shape[:2],-1,-1), span, bias, dropout_p=0.)
 
@@ -469,7 +505,7 @@ class Seen(NamedTuple):
         "The weights of the last call, layer by layer."
         return [w[-1] for n,w in self.weights.items() if n.endswith(end)]
 
-def _noting(found, name, look):
+def _note(found, name, look):
     "A hook that keeps what `look` says of a call."
     @torch.no_grad()
     def _hook(module, args, kwargs, out):
@@ -493,33 +529,20 @@ def recorded(
     for (way,look),found,on in zip(ways.items(), seen, (weights,states)):
         for name,m in unwrap(model).named_modules() if on else ():
             if callable(getattr(type(m), way, None)):
-                note = _noting(found, name, look)
+                note = _note(found, name, look)
                 hooks.append(m.register_forward_hook(note, with_kwargs=True))
     try: yield seen
     finally:
         for hook in hooks: hook.remove()
 
-# %% ../nbs/01_attention.ipynb #f4b07893
-def plot_attention(
-    A:Tensor, # [t,s] or [h,t,s] weights
-    queries=None, # labels of the rows
-    keys=None, # labels of the columns
-    ax=None, # for a single head
-    title:str='' # for a single head
-):
-    "Draw attention weights, a panel for each head."
-    if A.ndim == 3:
-        import matplotlib.pyplot as plt
-        fig = plt.figure(figsize=(2*len(A),2.2), layout='constrained')
-        axs = fig.subplots(1, len(A), squeeze=False)[0]
-        return [plot_attention(a, queries, keys, ax, f'head {i}')
-                for i,(a,ax) in enumerate(zip(A, axs))]
-    ax = new_ax(ax, (3,3))
-    ax.imshow(A.detach().float().cpu(), vmin=0, vmax=1, cmap='Blues')
-    ax.set(title=title, xlabel='key', ylabel='query', xticks=[], yticks=[])
-    if keys is not None: ax.set_xticks(range(len(keys)), keys)
-    if queries is not None: ax.set_yticks(range(len(queries)), queries)
-    return ax
+# %% ../nbs/01_attention.ipynb #9cc1ae14
+@dataclass(frozen=True)
+class shift_span(Span):
+    "The span as seen by keys that lost their first `dropped` positions."
+    span:object
+    dropped:int # positions cut off the front
+    def __call__(self, b, h, q_idx, kv_idx):
+        return self.span(b, h, q_idx + self.dropped, kv_idx + self.dropped)
 
 # %% ../nbs/01_attention.ipynb #f7420f4f
 def _weakly(x, gone):

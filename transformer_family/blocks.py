@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import List, NamedTuple, Tuple
 
 import torch
+import torch.nn.functional as F
 from fastcore.basics import patch
 from torch import Tensor
 
@@ -45,7 +46,7 @@ class Tile(NamedTuple):
     free:int=0 # columns that every row may see
     count:int=1 # blocks of queries in `rows`, with overlapping keys
     mask:Tensor=None # bool [b or 1,h or 1,t,s], forbids further pairs
-    again = False # True: some of its queries were in other tiles
+    again:bool=False # some of its queries were in earlier tiles
 
 @patch(as_prop=True)
 def shape(self:Tile)->tuple:
@@ -165,6 +166,10 @@ class Score(_Value):
     "What a pair is worth; subclasses are frozen dataclasses of numbers."
     banded = False                    # True: scores off the tile's band are −inf already
     def part(self, tile, at, *params): return params     # at: slices of batch and heads
+    def __call__(self, q, k, tile, *parts):
+        q,bias = self.terms(q, tile, *parts)
+        return q @ k.mT if bias is None else (q @ k.mT).add_(bias)
+
     def vjp(self, dS, q, k, tile, *parts):
         "Gradients of queries, keys and parts from that of the scores."
         f = lambda q,k,*parts: self(q, k, tile, *parts)
@@ -174,7 +179,7 @@ class Score(_Value):
 @dataclass(frozen=True)
 class Dot(Score):
     "S = QKᵀ, of queries that are scaled already (Vaswani et al., Eq. 1)."
-    def __call__(self, q, k, tile): return q @ k.mT
+    def terms(self, q, tile): return q, None
     def vjp(self, dS, q, k, tile): return dS @ k, dS.mT @ q
 
 # %% ../nbs/08_blocks.ipynb #2fed3a6e
@@ -202,17 +207,17 @@ def of(self:Tile, at):
 # %% ../nbs/08_blocks.ipynb #7c3731ed
 def _covered(tiles, t, s)->bool:
     "Do tiles have every query? Raises if they leave the matrix or share a query."
+    seen = bytearray(t)
     for p in tiles:
-        if isinstance(p, Tile) and not (p.rows.stop <= t and p.keys.stop <= s):
+        if not isinstance(p, Tile): continue
+        if not (p.rows.stop <= t and p.keys.stop <= s):
             raise ValueError(f"a tile lies in {t} queries and {s} keys, got queries up "
                              f"to {p.rows.stop} and keys up to {p.keys.stop}")
-    rows = [range(t)[p.rows] for p in tiles if isinstance(p, Tile)]
-    seen = set().union(*rows)
-    if len(seen) < sum(map(len, rows)):
-        twice = next(i for i in range(t) if sum(i in r for r in rows) > 1)
-        raise ValueError(f"query {twice} is in two tiles: give its keys to one of them, "
-                         f"or attend to each part and `join` the results")
-    return len(seen) == t
+        if (i := seen[p.rows].find(1)) >= 0 and not p.again:
+            raise ValueError(f"query {range(t)[p.rows][i]} is in two tiles: give its "
+                             f"keys to one, or say again=True in the later one")
+        seen[p.rows] = b'\1' * len(seen[p.rows])
+    return 0 not in seen
 
 # %% ../nbs/08_blocks.ipynb #7ae870e3
 class _Call(NamedTuple):
@@ -236,13 +241,17 @@ class _Call(NamedTuple):
         return S
 
 # %% ../nbs/08_blocks.ipynb #19ca1ba8
-def _exp_(S): return S.mul_(1/math.log(2)).exp2_()
+def _exp_(S, top):
+    "e^(S − top) in the place of S, with one pass for the difference."
+    c = 1/math.log(2)
+    return torch.add(top*-c, S, alpha=c, out=S).exp2_()
+
+def _least(x): return torch.finfo(x.dtype).min/2              # lse of a row without keys
 
 def _softmax_lse(S):
     "exp(s − max), its sum, and the log-sum-exp of each row."
-    least = torch.finfo(S.dtype).min
-    top = S.amax(-1, keepdim=True).clamp_(min=least)
-    total = _exp_(S.sub_(top)).sum(-1, keepdim=True).clamp_(min=1)
+    top = S.amax(-1, keepdim=True).clamp_(min=_least(S))
+    total = _exp_(S, top).sum(-1, keepdim=True).clamp_(min=1)
     return S, total, total.log().add_(top)
 
 # %% ../nbs/08_blocks.ipynb #886c0569
@@ -251,27 +260,51 @@ def _drop(A, call):
     if call.dice is None: return None
     return torch.empty_like(A).bernoulli_(1-call.p, generator=call.dice).div_(1-call.p)
 
+def _averaged(S, v, call, whole):
+    "Weighted sums [b,h,c,B,k] of values, log-sum-exps, and the weights if `whole`."
+    A,total,tops = _softmax_lse(S)
+    if whole: A.div_(total); total = 1
+    drop = _drop(A, call)
+    return ((A if drop is None else A*drop) @ v).div_(total), tops, A
+
+def _again(tile): return getattr(tile, 'again', False)
+
 def _merged(tile, Y, ends, AV, tops):
     "What queries have from earlier tiles, joined with what they get in this one."
     before = tile.queries(ends)
     both = torch.logaddexp(before, tops)
-    Y = tile.queries(Y).mul(_exp_(before-both))
-    return Y.add_(AV.mul_(_exp_(tops-both))), both
+    Y = tile.queries(Y).mul((before-both).exp())
+    return Y.add_(AV.mul_((tops-both).exp())), both
 
+# %% ../nbs/08_blocks.ipynb #7bf9a8b1
+def _fused(tile, k, v, q, bias, cache):
+    "Weighted sums of values by PyTorch's fused kernel, for a tile of one block."
+    if bias is None:
+        mask = getattr(tile, 'mask', None)
+        bias = q.new_zeros(*((1,1) if mask is None else mask.shape[:2]), *tile.shape)
+    tile.hide(bias, cache)
+    q,k,v,bias = (x[:,:,0] for x in (q, k, v, bias))
+    return F.scaled_dot_product_attention(q, k, v, bias, scale=1.)[:,:,None]
+
+# %% ../nbs/08_blocks.ipynb #87ae1063
 def _forward(q, k, v, params, data, call, save):
     "Outputs, log-sum-exps, and the weights of each tile where they are stored."
     tiles,weights,cache = [*call.tiling.tiles(q, k, *data)], [], {}
+    if any(map(_again, tiles)): save = 'lse'
     y = v.new_empty(*q.shape[:-1], v.size(-1))                            # [b,h,t,k]
     lse = _wide(q[...,:0]).new_empty(*q.shape[:-1], 1)                    # [b,h,t,1]
-    if not _covered(tiles, q.size(2), k.size(2)):
-        y.zero_(); lse.fill_(torch.finfo(lse.dtype).min)
+    if not _covered(tiles, q.size(2), k.size(2)): y.zero_(); lse.fill_(_least(lse))
+    terms = type(call.score).__call__ is Score.__call__       # not a score of its own
+    fits = terms and not (save or call.dice or q.is_cuda)
     for tile,at,(Q,K,V,Y,ends) in _steps(tiles, q, k, v, y, lse):
-        S = call.scores(tile, *call.inputs(tile, at, Q, K, params), cache)
-        A,total,tops = _softmax_lse(S)
-        if save == 'weights': weights.append(A.div_(total)); total = 1
-        drop = _drop(A, call)
-        AV = ((A if drop is None else A*drop) @ _wide(tile.windows(V))).div_(total)
-        if tile.again: AV,tops = _merged(tile, Y, ends, AV, tops)
+        Q,K,parts = call.inputs(tile, at, Q, K, params); V = _wide(tile.windows(V))
+        if fits and tile.shape[0] == 1:
+            tile.put(Y, _fused(tile, K, V, *call.score.terms(Q, tile, *parts), cache))
+            continue
+        S = call.scores(tile, Q, K, parts, cache)
+        AV,tops,A = _averaged(S, V, call, save == 'weights')
+        if save == 'weights': weights.append(A)
+        if _again(tile): AV,tops = _merged(tile, Y, ends, AV, tops)
         if save == 'lse': tile.put(ends, tops)
         tile.put(Y, AV)
     return y, lse, weights
@@ -284,6 +317,7 @@ def _tile_grads(A, g, V, D, drop):
     dV = (A if drop is None else A*drop).mT @ g
     return dV, dS.sub_(D).mul_(A)
 
+# %% ../nbs/08_blocks.ipynb #b4a20539
 def _backward(g, glse, q, k, v, y, lse, weights, params, data, call):
     "Gradients of queries, keys, values and parameters, tile by tile."
     tiles,cache,inputs = [*call.tiling.tiles(q, k, *data)], {}, (q, k, v, *params)
@@ -294,11 +328,11 @@ def _backward(g, glse, q, k, v, y, lse, weights, params, data, call):
         q,k,v,g,ends,D,*ds = xs
         Q,K,parts = call.inputs(tile, at, q, k, params)
         A = weights[n] if weights else \
-            _exp_(call.scores(tile, Q, K, parts, cache).sub_(tile.queries(ends)))
+            _exp_(call.scores(tile, Q, K, parts, cache), tile.queries(ends))
         G,V = _wide(tile.queries(g)), _wide(tile.windows(v))
         dV,dS = _tile_grads(A, G, V, tile.queries(D), _drop(A, call))
         dQ,dK,*rest = call.score.vjp(dS, Q, K, tile, *parts)
-        if tile.again: dQ = dQ + tile.queries(ds[0])
+        if _again(tile): dQ = dQ + tile.queries(ds[0])
         tile.put(ds[0], dQ); tile.add(ds[1], dK); tile.add(ds[2], dV)
         for total,d in zip(call.score.part(tile, at, *dps), rest): total += d
     dq *= call.scale
@@ -440,13 +474,12 @@ class Lists(NamedTuple):
     rows:Tensor # [b or 1,h or 1,c,B]
     keys:Tensor # [b or 1,h or 1,c,W]
     mask:Tensor # bool [b or 1,h or 1,c or 1,B,W]
-    again = False
 
     @property
     def shape(self): return *self.rows.shape[2:], self.keys.size(-1)
     def of(self, at):
         cut = lambda x: x[tuple(i if n > 1 else slice(None) for i,n in zip(at, x.shape))]
-        return Lists(*map(cut, self))
+        return self._make(map(cut, self))
 
     def queries(self, x): return _gather(x, self.rows)
     def windows(self, x): return _gather(x, self.keys)

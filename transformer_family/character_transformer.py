@@ -25,7 +25,7 @@ from .positions import LearnedPositions
 from .training import asked, costs, evaluating, windows
 from transformer_family.transformer import (
     Encoder, EncoderLayer, FeedForward, Past, PreNorm, Scores, check_targets, nothing,
-    places, real_tokens, resume)
+    places, real_tokens, as_past)
 
 # %% ../nbs/10_character_transformer.ipynb #1c6fcbe1
 class PositionedLayer(EncoderLayer):
@@ -49,7 +49,7 @@ class PositionedLayer(EncoderLayer):
     def forward(self, x, past=None, mask=None, source=None):
         x,at = x                                  # [b,t,d], first position or [b,t]
         x,past,aux = super().forward(self.positions(x, at), past, mask, source)
-        return (x,at), past, aux | ({'state': x} if self.training else {})
+        return (x,at), past, {**aux, 'state': x} if self.training else aux
 
 # %% ../nbs/10_character_transformer.ipynb #f4b776f8
 def ahead_loss(
@@ -155,10 +155,10 @@ def forward(self:CharacterTransformer,
 )->Output: # logits [b,t,v]
     "Scores of the token after each position; in training also the auxiliary losses."
     check_tokens(tokens, self.vocab_size)
-    past,t = resume(past),tokens.size(1)
+    past,t = as_past(past),tokens.size(1)
     real = real_tokens(tokens, mask, past)
     x = self.embed(tokens.long()), places(real, past.position, t)        # [b,t,d], where
-    if targets is not None: check_targets(x[0], targets)
+    if targets is not None: check_targets(x[0], targets, self.vocab_size)
     keep = nothing if self.training or not cache else None
     x,layers,aux = self.layers(x, past.layers, real_only(causal, real, t), keep=keep)
     left = None if keep else Past(past.position + t, layers, real)

@@ -6,11 +6,11 @@ Docs: https://transformer-family.github.io/transformer_family/cli.html.md"""
 
 # %% auto #0
 __all__ = ['MENDABLE', 'learned', 'RUN', 'MAYBE', 'at_prompt', 'sentence', 'one_sentence', 'tfam_models', 'number', 'settings',
-           'pick_device', 'typed_value', 'typed_arguments', 'new_folder', 'refuse', 'TextRun', 'PairsRun', 'ImageRun',
-           'check_same_data', 'make_learner', 'stop_gently', 'lines_for_bars', 'fit', 'figures', 'seeded',
-           'write_sample', 'write_plot', 'write_figure', 'show_spans', 'translation_figures', 'kind_of', 'start_run',
-           'check_run', 'continue_run', 'tfam_train', 'input_lines', 'draw_pictures', 'tfam_generate', 'evaluate_pairs',
-           'evaluate_pictures', 'tfam_eval']
+           'pick_device', 'typed_value', 'typed_arguments', 'new_folder', 'refuse', 'TextRun', 'fresh', 'PairsRun',
+           'ImageRun', 'check_same_data', 'make_learner', 'stop_gently', 'lines_for_bars', 'fit', 'figures', 'seeded',
+           'write_sample', 'write_plot', 'write_figure', 'show_spans', 'translation_figures', 'picture_grid', 'draws',
+           'kind_of', 'start_run', 'check_run', 'continue_run', 'tfam_train', 'input_lines', 'draw_pictures',
+           'tfam_generate', 'evaluate_pairs', 'evaluate_pictures', 'tfam_eval']
 
 # %% ../nbs/70_cli.ipynb #61570a6f
 import warnings
@@ -38,11 +38,11 @@ from .core import FITS, arguments, check_sizes, count_params, find
 from .data import (Corpus, bz2_bits, corpora, corpus, fingerprint,
                                      lm_dls, pair_sources, pairs, read_corpus,
                                      unigram_entropy)
-from .data import Images, image_set
+from .data import Images, image_set, image_sources
 from .generation import generate_text
 from .image_transformer import (
     ImageTransformer, image_dls, image_learner, sample_images)
-from .images import bits_per_dim, write_png_grid
+from .images import Pictures, bits_per_dim, shrink, write_png_grid
 from .training import (Budget, Checkpoint, bits_per_character,
                                          build_from, check_fit, lm_learner, load,
                                          plot_history, read_config, read_tensors,
@@ -51,7 +51,7 @@ from .transformer import PreNorm
 from .translation import (bits_per_token, bleu, exact_match,
                                             learn_vocabulary, pair_dls, read_vocabulary,
                                             translate_text)
-from .zoo import build, language_models, models, translators
+from .zoo import build, entry, models, presets, translators
 
 # %% ../nbs/70_cli.ipynb #ac84ee48
 def at_prompt():
@@ -86,11 +86,12 @@ def one_sentence(f):
 @one_sentence
 def tfam_models():
     "List the models, with the size of their default configuration."
-    for name,cls in models.items():
-        n = count_params(build(name, device='meta')) if name in language_models else None
+    for name in [*models, *presets]:
+        n = None if name in translators else count_params(build(name, device='meta'))
+        doc = presets[name].doc if name in presets else models[name].__doc__
         size = '' if n is None else f'{n:,}'
         head = f'{name.replace("_","-"):22}{size:>9}  '
-        print(fill(cls.__doc__, 88, initial_indent=head, subsequent_indent=' '*33))
+        print(fill(doc, 88, initial_indent=head, subsequent_indent=' '*33))
 
 # %% ../nbs/70_cli.ipynb #faca3a5f
 def number(
@@ -195,13 +196,18 @@ class TextRun:
     def untrained(self, model): return bits_per_character(model, self.data.test)
 
 # %% ../nbs/70_cli.ipynb #03bfe0ba
+def fresh(name, usual, args):
+    "A model by name; its own arguments and those given replace what is usual."
+    cls,config = entry(name)
+    return cls(**{**usual, **config, **args})
+
 @patch
 def build(self:TextRun, name, **args):
     "The untrained model; one whose past has no end needs no longest context."
     length = self.run['seq_len']
     usual = {n: x for n,x in (('wiring', PreNorm), ('max_len', length))
-             if n in arguments(models[name])}
-    model = models[name](**{**usual, **args})
+             if n in arguments(entry(name)[0])}
+    model = fresh(name, usual, args)
     if (room := getattr(model, 'max_len', None)) and room < length:
         raise ValueError(f"the model has max_len={room}, but segments are {length} "
                          f"long: give it more, or a smaller --seq-len")
@@ -237,7 +243,7 @@ class PairsRun(TextRun):
     def build(self, name, **args):
         doubt = {} if self.run['data'] != 'scan' else dict(dropout=0.)
         own = dict(src_vocab=self.vocab.get_vocab_size(), max_len=self.run['seq_len'])
-        return models[name](**{'wiring': PreNorm, **own, **doubt, **args})
+        return fresh(name, {'wiring': PreNorm, **own, **doubt}, args)
 
 # %% ../nbs/70_cli.ipynb #4509dfec
 @patch
@@ -275,12 +281,13 @@ class ImageRun(TextRun):
 def build(self:ImageRun, name, **args):
     "The untrained model, of the pictures' size and number of shades."
     x,y = self.data.train
-    size = list(x.shape[1:])
-    columns = math.prod(size[1:])
-    own = dict(vocab_size=int(x.max()) + 1, size=size, wiring=PreNorm)
+    h,w,*c = x.shape[1:]; columns = w*math.prod(c)
+    own = dict(vocab_size=int(x.max()) + 1, size=[h,w,*c], wiring=PreNorm)
     if self.run.get('by_class'): own['n_classes'] = int(y.max()) + 1
-    if args.get('attention', '1d') == '1d': own |= dict(block=2*columns, memory=3*columns)
-    return models[name](**{**own, **args})
+    takes,flat = arguments(entry(name)[0]), args.get('attention', '1d') == '1d'
+    if 'block' in takes and flat: own |= dict(block=2*columns, memory=3*columns)
+    if 'source' in takes: own['source'] = [h//2, w//2]
+    return fresh(name, own, args)
 
 @patch
 def loaders(self:ImageRun, device):
@@ -441,6 +448,20 @@ def report(self:PairsRun, learn):
     print(f'\n{folder} is done; it translates lines: tfam-generate {folder} < lines.txt')
 
 # %% ../nbs/70_cli.ipynb #34084bd0
+def picture_grid(model, n, data, **kwargs)->tuple: # pictures, columns of their grid
+    "Samples; where pictures are given, each between its source and the original."
+    if model.source is None: return sample_images(model, n, **kwargs), None
+    x = image_set(data).test.x
+    x = x[torch.arange(n) % len(x)]; given = shrink(x, model.source[:2])
+    out = sample_images(model, n, source=given, **kwargs).cpu()
+    for i in (1,2): given = given.repeat_interleave(x.size(i)//given.size(i), i)
+    return torch.stack([given, out, x], 1).flatten(0,1), 3*max(1, round((n/3)**.5))
+
+def draws(model)->bool:
+    "Is it a model of pictures?"
+    return isinstance(model, Pictures) and model.size is not None
+
+# %% ../nbs/70_cli.ipynb #bdb603a5
 @patch
 def report(self:ImageRun, learn):
     "Print the figures of a finished run; write samples.png and loss.png."
@@ -450,22 +471,26 @@ def report(self:ImageRun, learn):
               unigram_entropy(test.x.flatten()), 'trained': bits_per_dim(model, test)}
     for name,bits in levels.items(): print(f'{name:>16}: {bits:6.3f} bits per dim')
     write_plot(learn.checkpoint.rows, levels, folder/'loss.png', 'dim')
-    images = sample_images(model, 36, generator=seeded(model, run['seed']))
-    write_png_grid(folder/'samples.png', images, n_values=model.n_values, zoom=4)
+    g = seeded(model, run['seed'])
+    images,columns = picture_grid(model, 36, run['data'], generator=g)
+    write_png_grid(folder/'samples.png', images, columns=columns, zoom=4,
+                   n_values=model.n_values)
     print(f'\n{folder} is done, and samples.png in it; more: tfam-generate {folder}')
 
 # %% ../nbs/70_cli.ipynb #060c6404
 def kind_of(
-    model:str # name
+    model:str, # name
+    data:str=None # name, of a model that reads both
 )->type: # TextRun, PairsRun or ImageRun
     "The kind of run that a model is trained in."
-    name = model.replace('-','_')
+    name,known = model.replace('-','_'), [*models, *presets]
+    if name not in known:
+        raise ValueError(f"there is no model {model!r} to train; choose from "
+                         f"{', '.join(n.replace('_','-') for n in known)}")
+    cls = entry(name)[0]
     if name in translators: return PairsRun
-    if issubclass(models.get(name, type), ImageTransformer): return ImageRun
-    if name in language_models: return TextRun
-    known = [n.replace('_','-') for n in (*language_models, *translators)]
-    raise ValueError(f"there is no model {model!r} to train; choose from "
-                     f"{', '.join(known)}")
+    both = issubclass(cls, Pictures) and data in image_sources
+    return ImageRun if both or issubclass(cls, ImageTransformer) else TextRun
 
 # %% ../nbs/70_cli.ipynb #3f4db7b2
 def start_run(
@@ -477,7 +502,7 @@ def start_run(
     typed=() # further arguments of the model, from `typed_arguments`
 )->tuple: # Learner, TextRun
     "Begin a run with an untrained model."
-    kind,name = kind_of(model),model.replace('-','_')
+    kind,name = kind_of(model, run['data']),model.replace('-','_')
     folder,job = new_folder(out, name), kind(run)
     torch.manual_seed(run['seed'])
     usual = kind.usual['cpu' if device.type == 'cpu' else 'cuda']
@@ -525,10 +550,10 @@ def continue_run(
     config,folder = read_config(folder),Path(folder)
     if 'run' not in config or not (folder/'checkpoint.safetensors').is_file():
         raise ValueError(f"{folder} holds a model but no run to resume: start a new run")
-    run = check_run(config['run'], folder); kind = kind_of(run['name'])
+    run = check_run(config['run'], folder); kind = kind_of(run['name'], run['data'])
     tensors,_ = read_tensors(folder/'model.safetensors')
     check_fit(config, tensors, f'model.safetensors in {folder}')
-    model,cls = build_from(config), models[run['name'].replace('-','_')]
+    model,cls = build_from(config), entry(run['name'])[0]
     if type(model) is not cls:
         raise ValueError(f"config.json in {folder} has a run of {cls.__name__} and a "
                          f"model that is a {type(model).__name__}")
@@ -566,7 +591,7 @@ def tfam_train(
     device = pick_device(device)
     if resume: learn,job = continue_run(resume, device)
     else:
-        usual = kind_of(model).usual['cpu' if device.type == 'cpu' else 'cuda']
+        usual = kind_of(model, data).usual['cpu' if device.type == 'cpu' else 'cuda']
         run = settings(usual, data=data, split=split, steps=steps, minutes=minutes,
                        batch_size=batch_size, seq_len=seq_len, by_class=by_class, lr=lr,
                        seed=seed)
@@ -592,12 +617,17 @@ def input_lines(
     return [line.decode() for line in raw]
 
 # %% ../nbs/70_cli.ipynb #5ea7ba5b
-def draw_pictures(model, run, n, out, **kwargs):
+def draw_pictures(model, run, n, out, data=None, **kwargs):
     "Write a grid of samples; say where."
     path = Path(run)/'generated.png' if out is None else Path(out)
-    images = sample_images(model, 64 if n is None else n, **kwargs)
-    write_png_grid(path, images, n_values=model.n_values, zoom=4)
-    print(f'{len(images)} pictures in {path}')
+    data = data or (read_config(run).get('run') or {}).get('data')
+    if model.source is not None and data is None:
+        raise ValueError(f"{run} does not say what pictures it was trained on: name some "
+                         f"with --data")
+    n = 64 if n is None else n
+    images,columns = picture_grid(model, n, data, **kwargs)
+    write_png_grid(path, images, columns=columns, n_values=model.n_values, zoom=4)
+    print(f'{n} pictures in {path}')
 
 # %% ../nbs/70_cli.ipynb #1a684b0d
 @call_parse
@@ -612,23 +642,26 @@ def tfam_generate(
     beam:int=1, # Of a translation: hypotheses side by side
     seed:int=None, # Same seed, same text (default: another text each time)
     y:int=None, # Of a model trained by class: which (default: one after the other)
+    data:str=None, # Of a model that is given pictures: whose (default: the run's own)
     out:str=None, # Of pictures: the PNG file (default: generated.png in the run)
     device:str=None # cpu, cuda, … (default: CUDA if there is one)
 ):
     "Let a trained model continue a text, translate standard input, or draw pictures."
     model = load(run, device=pick_device(device))
-    if y is not None and not isinstance(model, ImageTransformer):
+    if y is not None and not draws(model):
         raise ValueError(f"only pictures have classes to choose from, got --y {y}")
+    if data is not None and getattr(model, 'source', None) is None:
+        raise ValueError(f"only a model that is given pictures needs --data, got {data}")
     if isinstance(model, tuple(models[name] for name in translators)):
         vocab = read_vocabulary(Path(run)/'vocabulary.json')
         lines = input_lines() if prompt is None else [prompt]
         return print('\n'.join(translate_text(model, vocab, lines, beam, n=n)))
     kw = dict(temperature=temperature, top_k=top_k, top_p=top_p,
               generator=None if seed is None else seeded(model, seed))
-    if isinstance(model, ImageTransformer):
+    if draws(model):
         if prompt is not None:
             raise ValueError("pictures start from nothing: no --prompt")
-        return draw_pictures(model, run, n, out, y=y, **kw)
+        return draw_pictures(model, run, n, out, data, y=y, **kw)
     prompt,n = 'The ' if prompt is None else prompt, 400 if n is None else n
     print(generate_text(model, prompt, n, **kw))
 
@@ -670,7 +703,7 @@ def tfam_eval(
                          f"--data")
     if isinstance(model, tuple(models[name] for name in translators)):
         return evaluate_pairs(model, run, data, own, beam)
-    if isinstance(model, ImageTransformer):
+    if draws(model):
         return evaluate_pictures(model, data or own['data'])
     whole = data is not None and data not in corpora
     text = read_corpus(data) if whole else corpus(data or own['data']).test

@@ -55,6 +55,7 @@ HOMES = {                       # name -> kind, module it lives in
     'DynamicSpanTransformer': ('model', 'adaptive_span'),
     'ImageTransformer': ('model', 'image_transformer'),
     'ImageToImage': ('model', 'image_transformer'),
+    'PixelTransformer': ('model', 'image_transformer'),
     'SparseTransformer': ('model', 'sparse_transformer'),
     'Reformer': ('model', 'reformer'),
     'GTrXL': ('model', 'gated_transformer_xl'),
@@ -74,6 +75,7 @@ HOMES |= {
     'HighwayGate': ('gate', 'gated_transformer_xl'),
     'SigTanhGate': ('gate', 'gated_transformer_xl'),
     'GRUGate': ('gate', 'gated_transformer_xl'),
+    'Reversible': ('wiring', 'reformer'),
     'SinusoidalPositions': ('positions', 'positions'),
     'LearnedPositions': ('positions', 'positions'),
     'NoPositions': ('positions', 'positions'),
@@ -86,12 +88,14 @@ HOMES |= {
     'sigmoid_gelu': ('activation', 'sparse_transformer'),
     'Categorical': ('output', 'images'),
     'Logistics': ('output', 'images'),
+    'JointLogistics': ('output', 'images'),
     'CrossAttention': ('attention', 'attention'),
     'KV': ('past', 'attention'),
     'SourceKV': ('past', 'attention'),
     'Past': ('past', 'transformer'),
     'RelKV': ('past', 'transformer_xl'),
     'ImagePast': ('past', 'image_transformer'),
+    'PixelPast': ('past', 'image_transformer'),
     'SharedQK': ('past', 'reformer'),
 }
 
@@ -206,7 +210,9 @@ def wanted(
     name = getattr(p.annotation, '__name__', p.annotation)
     return name if name in [*FITS, *KINDS] else registered(p.default)[0]
 
-def _shown(x): return f'a {type(x).__name__}' if isinstance(x, nn.Module) else repr(x)
+def _shown(x):
+    long = isinstance(x, nn.Module) or len(repr(x)) > 80
+    return f'a {type(x).__name__}' if long else repr(x)
 
 def check_types(
     params:dict, # name -> inspect.Parameter

@@ -7,32 +7,36 @@ Docs: https://transformer-family.github.io/transformer_family/image_transformer.
 # %% auto #0
 __all__ = ['local_patterns', 'block_cells', 'block_order', 'LocalSpan1D', 'LocalSpan2D', 'LocalAttention', 'LocalAttention1D',
            'LocalAttention2D', 'local_pattern', 'plot_memory', 'ImagePast', 'ImageTransformer', 'image_dls',
-           'image_learner', 'sample_images', 'complete_images', 'LocalDecoderLayer', 'LocalDecoder', 'ImageToImage']
+           'image_learner', 'sample_images', 'complete_images', 'PixelPast', 'PixelTransformer', 'ImageToImage']
 
 # %% ../nbs/22_image_transformer.ipynb #4284b223
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from fastai.data.core import DataLoaders
 from fastcore.basics import patch
+from fastcore.meta import delegates
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from .attention import (
-    Span, attention, fits_kernel, kernel_attention, masks, resolve, span_mask)
+from transformer_family.attention import (
+    MultiHeadAttention, Span, attention, fits_kernel, kernel_attention, masks, resolve,
+    span_mask)
 from .blocks import Listed, Tile, Tiling, listed, tiled_attention
 from .core import (
-    Output, check_sizes, check_tokens, configured, new_ax)
+    Output, check_sizes, check_tokens, configured, make, new_ax, parameters, unwrap)
 from .generation import generate
-from transformer_family.images import (
-    Categorical, ImageLoader, PixelEmbedding, check_images, divides, grid_positions,
-    image_size, shrink)
+from .images import (
+    Categorical, ImageLoader, JointLogistics, Pictures, PixelEmbedding, PixelProjection,
+    check_images, divides, grid_positions, image_size, shrink)
 from .positions import check_length
-from .training import BitsPerDim, FollowPairs, lm_learner, unwrap
-from .transformer import Decoder, DecoderLayer, Encoder
+from .training import BitsPerDim, FollowPairs, lm_learner
+from .transformer import Decoder, Encoder, nothing, outcome
 
 # %% ../nbs/22_image_transformer.ipynb #e5cad9c7
 def block_cells(
@@ -151,7 +155,6 @@ class _Around(NamedTuple):
     "A tile of consecutive queries whose keys are listed, their own positions last."
     rows:slice # of the t queries: B
     keys:Tensor # [W]
-    again = False
     shape = property(lambda self: (1, self.rows.stop-self.rows.start, len(self.keys)))
     def of(self, at): return self
     def queries(self, x): return x[:,:,None,self.rows]
@@ -290,18 +293,20 @@ class ImagePast(NamedTuple):
     layers:tuple
     y:Any=None # [b], the class, of a model with classes
 
-def _scores_part(output, d_model, n_values):
-    "The part that scores every value."
-    if callable(output): return output(d_model, n_values)
-    raise ValueError(f"output is what makes scores, the class Categorical or Logistics "
-                     f"itself; got {output!r}")
+def _head(output, *sizes):
+    "The part that scores values."
+    head = make('output', output, *sizes)
+    if hasattr(head, 'nll'): return head
+    raise ValueError(f"output makes a head, which has logits(x) and nll(x, targets), "
+                     f"such as Categorical or Logistics; got a {type(head).__name__}")
 
 # %% ../nbs/22_image_transformer.ipynb #6f73c78f
-class ImageTransformer(nn.Module):
+class ImageTransformer(Pictures, nn.Module):
     "Transformer with local attention over pictures (Parmar et al., 2018)."
-    carries_past,loss_weights,exempt = False,{},frozenset()
-    stack,source,layer_arguments = Encoder,None,('wiring','d_head','d_value','bias')
+    carries_past,loss_weights,exempt = False,{},frozenset({'padding'})
+    stack,embedding,together = Encoder,PixelEmbedding,()   # a head scores one value
     @configured
+    @delegates(Encoder, but=['attn','layer','ff','attend'])
     def __init__(self, vocab_size:int=256, d_model:int=128, n_layers:int=4, n_heads:int=4,
                  d_ff:int=None, dropout:float=0.,
                  size=(28,28), # (height, width) or (height, width, channels)
@@ -309,14 +314,16 @@ class ImageTransformer(nn.Module):
                  block=None, memory=None, # of the pattern; default: as published
                  n_classes:int=None, # one start symbol for each
                  output=Categorical, # or Logistics
-                 **layer # wiring, d_head, d_value, bias
+                 **kwargs # of the layers: wiring, d_head, d_value, bias
     ):
         super().__init__()
         check_sizes(vocab_size=vocab_size, d_model=d_model)
-        self.local = local_pattern(attention, size, block, memory)
-        self.layers = self.stack(d_model, n_layers, n_heads, d_ff, dropout,
-                                 attend=self.local, **layer)
-        self.out = _scores_part(output, d_model, vocab_size)
+        self.size = image_size(size)
+        self.local = local_pattern(attention, self.grid, block, memory)
+        local = partial(MultiHeadAttention, attend=self.local)
+        self.layers = self.stack(d_model, n_layers, n_heads, d_ff, dropout, attn=local,
+                                 **kwargs)
+        self.out = _head(output, d_model, vocab_size, *self.together)
         self.dropout = nn.Dropout(dropout)
         self.prepare(vocab_size, d_model, n_classes)
 
@@ -325,16 +332,27 @@ class ImageTransformer(nn.Module):
 def prepare(self:ImageTransformer, vocab_size, d_model, n_classes):
     "Embeddings, and the sizes that follow from the arguments."
     check_sizes(n_classes=n_classes)
-    self.vocab_size = self.n_values = vocab_size
-    self.n_classes,self.n_tokens = n_classes, vocab_size + (n_classes or 1)
-    self.size,self.n_keys = self.local.size,self.local.n_keys
+    self.vocab_size,self.n_classes,self.n_keys = vocab_size,n_classes,self.local.n_keys
     self.max_len = math.prod(self.size)
-    self.embed = PixelEmbedding(vocab_size, self.size.channels, d_model)
+    self.embed = self.embedding(vocab_size, self.size.channels, d_model)
     if n_classes:
         self.classes = nn.Embedding(n_classes, d_model)
         nn.init.normal_(self.classes.weight, std=d_model**-.5)    # as loud as a value
     channel = self.local.order.roll(1) % self.local.columns % self.size.channels
     self.register_buffer('channel_before', channel, persistent=False)
+
+# %% ../nbs/22_image_transformer.ipynb #b2e820d9
+@patch(as_prop=True)
+def grid(self:ImageTransformer): return self.size
+
+@patch(as_prop=True)
+def order(self:ImageTransformer): return self.local.order
+
+@patch(as_prop=True)
+def head(self:ImageTransformer): return self.out
+
+@patch(as_prop=True)
+def structured_output(self:ImageTransformer): return self.head.structured
 
 # %% ../nbs/22_image_transformer.ipynb #e31bbd87
 @patch
@@ -345,119 +363,47 @@ def enter(self:ImageTransformer,
 )->Tensor: # [b,t,d]
     "The values before, at the coordinates of those that are to be predicted."
     at = slice(start, start + tokens.size(1))
-    x = self.embed(tokens, self.channel_before[at])
+    x = self.read(tokens, at)
     if y is not None: x = x + self.classes(y)[:,None] * x.size(-1)**.5
     where = self.local.order[at], self.local.columns
     return self.dropout(x + grid_positions(*where, x.size(-1), x.dtype))
 
-# %% ../nbs/22_image_transformer.ipynb #955f9783
-def _check_stream(tokens, first, n_values, n_classes=None):
-    "Values out of range, and start symbols that are missing or misplaced, raise."
-    check_tokens(tokens, n_values + (n_classes or 1))
-    if torch.compiler.is_compiling() or tokens.device.type != 'cpu': return
-    tokens = tokens.long()                                # 256 does not fit into uint8
-    if (tokens[:,1:] if first else tokens).ge(n_values).any():
-        raise ValueError(f"a start symbol stands at the beginning of a picture and "
-                         f"nowhere else: the values in it lie in 0…{n_values-1}")
-    if first and n_classes and tokens[:,0].min() < n_values:
-        raise ValueError(f"a picture's stream begins with its class, a token {n_values}…"
-                         f"{n_values+n_classes-1}; got {int(tokens[:,0].min())}")
+@patch
+def read(self:ImageTransformer, tokens, at):
+    "Embeddings of the values before."
+    return self.embed(tokens, self.channel_before[at])
 
 # %% ../nbs/22_image_transformer.ipynb #8d896911
 @patch
-def begin(self:ImageTransformer, tokens, past)->tuple: # position, of the layers, class
-    "Where a stream stands, its tokens checked."
-    start,layers,y = past or (0, None, None)
-    check_length(start + tokens.size(-1), self.max_len)
-    _check_stream(tokens, past is None, self.n_values, self.n_classes)
-    if self.n_classes and past is None: y = (tokens[:,0].long() - self.n_values).clamp(0)
-    return start, layers, y
-
-@patch
-def end(self:ImageTransformer, x, position, layers, y)->Output:
-    "Scores of the next value, and what a stream leaves behind."
-    past = None if self.training else ImagePast(position, layers, y)
-    return Output(self.out(x), past, {})
+def keep(self:ImageTransformer, cache):
+    "What the layers leave behind: all, or nothing in training and where it is not asked."
+    return None if cache and not self.training else nothing
 
 # %% ../nbs/22_image_transformer.ipynb #cabec6ce
 @patch
 def forward(self:ImageTransformer,
     tokens:Tensor, # [b,t]: start symbol and values, in the order of generation
     past:ImagePast=None, # of the stream so far
-    targets:Tensor=None # [b,t]; not used, there are no auxiliary losses
+    targets:Tensor=None, # [b,t], for their costs, where `structured_output`
+    cache:bool=True # False: leave nothing behind
 )->Output: # logits [b,t,v], of values alone
-    "Scores of the value after each token."
-    start,layers,y = self.begin(tokens, past)
-    x,layers = self.layers(self.enter(tokens, start, y), layers)
-    return self.end(x, start + tokens.size(1), layers, y)
-
-# %% ../nbs/22_image_transformer.ipynb #acc41c28
-def _classes_of(y, n, n_classes):
-    "Classes of n pictures, one for all or one for each, as a tensor [n], checked."
-    try: x = torch.as_tensor(y)
-    except (TypeError, ValueError, RuntimeError): x = torch.tensor(.5)      # no integer
-    whole = not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
-    if not whole or x.shape not in ((), (1,), (n,)):
-        got = f'{y.dtype} of shape {[*y.shape]}' if isinstance(y, Tensor) else repr(y)
-        raise ValueError(f"classes are one integer for all pictures or one for each, {n} "
-                         f"here; got {got}")
-    if n and not 0 <= x.min() <= x.max() < n_classes:
-        raise ValueError(f"classes lie in 0…{n_classes-1}, got {x.tolist()}")
-    return x.long().expand(n)
-
-# %% ../nbs/22_image_transformer.ipynb #1e034a02
-@patch
-def start(self:ImageTransformer,
-    n:int, # pictures
-    y=None # class of all or of each; default: one class after the other
-)->Tensor: # [n,1]
-    "Start symbols."
-    if y is None: y = torch.arange(n) % (self.n_classes or 1)
-    elif not self.n_classes:
-        raise ValueError(f"this model has no classes to choose from, got {y!r}")
-    else: y = _classes_of(y, n, self.n_classes)
-    return self.n_values + y[:,None].to(self.local.order.device)
-
-# %% ../nbs/22_image_transformer.ipynb #382a998a
-@patch
-def to_stream(self:ImageTransformer,
-    images:Tensor, # [n,h,w] or [n,h,w,c]
-    y=None # [n], classes, for a model that has them
-)->Tensor: # [n,1+L]
-    "Start symbol and values of pictures, in the order of generation."
-    check_images(images, self.size, self.n_values)
-    if self.n_classes and y is None:
-        raise ValueError(f"this model has {self.n_classes} classes and got pictures "
-                         f"without theirs: give y, one in 0…{self.n_classes-1} for each")
-    x = images.flatten(1)[:,self.local.order.to(images.device)].long()
-    start = self.start(len(x), y if self.n_classes else None)
-    return torch.cat([start.to(x.device), x], 1)
-
-@patch
-def to_images(self:ImageTransformer,
-    values:Tensor # [n,L], in the order of generation, without start symbol
-)->Tensor: # [n,h,w] or [n,h,w,c], uint8 where that is enough
-    "Values back in their places."
-    x = torch.empty_like(values); x[:,self.local.order] = values
-    shape = self.size if self.size.channels > 1 else self.size[:2]
-    return x.view(-1, *shape).to(torch.uint8 if self.n_values <= 256 else torch.long)
-
-# %% ../nbs/22_image_transformer.ipynb #023959ed
-@patch
-def batch(self:ImageTransformer, images:Tensor, y=None)->tuple: # inputs, targets
-    "What a training step needs of some pictures."
-    stream = self.to_stream(images, y)
-    return stream[:,:-1], stream[:,1:]
+    "Scores of the value after each token, or what the targets cost."
+    (start,layers,y),keep = past or (0, None, None), self.keep(cache)
+    y = self.begin(tokens, start, y)
+    x,layers,_ = self.layers(self.enter(tokens, start, y), layers, keep=keep)
+    past = None if keep else ImagePast(start + tokens.size(1), layers, y)
+    return outcome(self.head, x, past, targets)
 
 # %% ../nbs/22_image_transformer.ipynb #21cf857b
 def image_dls(
     images, # train, valid[, test]: `Images` of pictures and classes
-    model:ImageTransformer, # that they are for
+    model:Pictures, # that they are for
     bs:int=32, # pictures in a batch
     device=None, # where batches go; None: CUDA when it is there, else the CPU
     seed:int=0 # of the shuffling
 )->DataLoaders: # train, valid
     "Loaders of pictures for a Learner."
+    model.start(1)                                        # raises for a model of texts
     for part in images[:2]: check_images(part.x, model.size, model.n_values)
     device = torch.device(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
     return DataLoaders(ImageLoader(images[0], bs, model.batch, seed=seed),
@@ -466,7 +412,7 @@ def image_dls(
 # %% ../nbs/22_image_transformer.ipynb #3e0a484b
 def image_learner(
     dls, # from `image_dls`
-    model:ImageTransformer,
+    model:Pictures,
     lr:float=2e-3, # peak learning rate
     metrics=None, # default: bits per dimension
     **kwargs # to `lm_learner`
@@ -499,11 +445,11 @@ def _with_source(model, source, n):
     if len(source) != n:
         raise ValueError(f"every picture has a source of its own: got {len(source)} for "
                          f"{n}")
-    return _Given(model, source.flatten(1).long().to(model.local.order.device))
+    return _Given(model, source.flatten(1).long().to(model.device))
 
 # %% ../nbs/22_image_transformer.ipynb #29dac4c7
 def sample_images(
-    model:ImageTransformer,
+    model:Pictures,
     n:int, # pictures
     y=None, # class of all or of each; default: one class after the other
     source:Tensor=None, # [n,h,w] or [n,h,w,c], for a picture given a picture
@@ -516,7 +462,7 @@ def sample_images(
 
 # %% ../nbs/22_image_transformer.ipynb #62b745da
 def complete_images(
-    model:ImageTransformer,
+    model:Pictures,
     images:Tensor, # [n,h,w] or [n,h,w,c]
     known:int, # values that stay, from the first on in the order of generation
     y=None, # class of all or of each, for a model that has them
@@ -531,16 +477,78 @@ def complete_images(
     lm = _with_source(model, source, len(images))
     return model.to_images(generate(lm, prompt, L - known, **kwargs)[:,1:])
 
-# %% ../nbs/22_image_transformer.ipynb #72c065db
-class LocalDecoderLayer(DecoderLayer):
-    "A decoder layer whose own attention is local."
-    def __init__(self, *args, attend=attention, **parts):
-        super().__init__(*args, **parts)
-        self.attn.attend = attend
+# %% ../nbs/22_image_transformer.ipynb #7de6a402
+class PixelPast(NamedTuple):
+    "What a stream leaves behind of which a position is a pixel."
+    position:int # tokens that were read
+    layers:tuple
+    y:Any=None # [b], the class, of a model with classes
+    state:Any=None # [b,1,d], what the layers say of the pixel in progress
+    values:Any=None # [b,0…c-1], what is known of it
 
-class LocalDecoder(Decoder):
-    "Decoder layers whose own attention is local."
-    layer = LocalDecoderLayer
+# %% ../nbs/22_image_transformer.ipynb #07e58e8f
+class PixelTransformer(ImageTransformer):
+    "Image Transformer that reads and predicts a pixel at a time, its channels jointly."
+    embedding = PixelProjection
+    together = property(lambda self: (self.size.channels,))   # a head scores a pixel
+    @configured
+    @delegates(ImageTransformer)
+    def __init__(self, vocab_size:int=256, d_model:int=128, n_layers:int=4, n_heads:int=4,
+                 d_ff:int=None, dropout:float=0., size=(32,32,3), output=JointLogistics,
+                 **kwargs # attention, block, memory, n_classes; wiring, d_head, …
+    ):
+        super().__init__(vocab_size, d_model, n_layers, n_heads, d_ff, dropout, size,
+                         output=output, **kwargs)
+
+@patch(as_prop=True)
+def grid(self:PixelTransformer): return self.size[:2]
+
+@patch(as_prop=True)
+def order(self:PixelTransformer):
+    "Pixel after pixel, each channel by channel."
+    c = torch.arange(self.size.channels, device=self.local.order.device)
+    return (self.local.order[:,None]*len(c) + c).flatten()
+
+@patch
+def read(self:PixelTransformer, pixels, at): return self.embed(pixels)
+
+# %% ../nbs/22_image_transformer.ipynb #4b6d4ec8
+@patch
+def pixels(self:PixelTransformer, tokens, start, y, layers, state, held, keep)->tuple:
+    "Read the pixels that are complete: states, values, past."
+    C,first = self.size.channels, start == 0
+    new = tokens[:,:1].expand(-1,C-1) if first else held
+    new = torch.cat([new, tokens], 1)                            # [b,n·c + 0…c-1]
+    n = new.size(1)//C; whole,rest = new[:,:n*C], new[:,n*C:].clone()
+    if n:
+        x = self.enter(whole.unflatten(1, (n,C)), (start+C-1)//C, y)
+        x,layers,_ = self.layers(x, layers, keep=keep)
+        state = x if first else torch.cat([state, x], 1)                     # [b,p,d]
+    values = new[:,C:] if first else new              # of these pixels, as far as known
+    values = F.pad(values, (0, state.size(1)*C - values.size(1))).unflatten(1, (-1,C))
+    past = PixelPast(start + tokens.size(1), layers, y, state[:,-1:].clone(), rest)
+    return state, values, None if keep else past
+
+# %% ../nbs/22_image_transformer.ipynb #b0777675
+@patch
+def forward(self:PixelTransformer,
+    tokens:Tensor, # [b,t]: start symbol and values, in the order of generation
+    past:PixelPast=None, # of the stream so far
+    targets:Tensor=None, # [b,t], for their costs
+    cache:bool=True # False: leave nothing behind
+)->Output: # logits [b,t,v]
+    "Scores of the value after each token, given those before it in its pixel."
+    start,layers,y,state,held = past or (0, None, None, None, None)
+    y = self.begin(tokens, start, y)
+    states,values,past = self.pixels(tokens, start, y, layers, state, held,
+                                     self.keep(cache))
+    before,t = held.size(1)+1 if start else 0, tokens.size(1)        # of the first pixel
+    here = slice(before, before + t)
+    if targets is None:
+        return Output(self.out.logits(states, values).flatten(1,2)[:,here], past, {})
+    wanted = F.pad(targets, (before, values[0].numel()-before-t), value=-100)
+    nll = self.out.nll(states, values, wanted.view_as(values)).flatten(1,2)[:,here]
+    return Output(None, past, {}, nll)
 
 # %% ../nbs/22_image_transformer.ipynb #08d5f0bf
 def _source_size(source, size):
@@ -553,17 +561,18 @@ def _source_size(source, size):
 # %% ../nbs/22_image_transformer.ipynb #411cd494
 class ImageToImage(ImageTransformer):
     "A picture given another: encoder, and local decoder (Parmar et al., 2018)."
-    stack,callbacks = LocalDecoder,()
+    stack,callbacks = Decoder,()
     @configured
+    @delegates(ImageTransformer)
     def __init__(self, vocab_size:int=256, d_model:int=128, n_layers:int=4, n_heads:int=4,
                  d_ff:int=None, dropout:float=0., size=(28,28),
                  source=(7,7), # sides of the picture that is given; same channels
-                 **parts # attention, block, memory, n_classes, output; wiring, …
+                 **kwargs # attention, block, memory, n_classes, output; wiring, …
     ):
         super().__init__(vocab_size, d_model, n_layers, n_heads, d_ff, dropout, size,
-                         **parts)
+                         **kwargs)
         self.source = _source_size(source, self.size)
-        own = {k: parts[k] for k in ImageTransformer.layer_arguments if k in parts}
+        own = {n: x for n,x in kwargs.items() if n in parameters(Encoder)}
         self.encoder = Encoder(d_model, n_layers, n_heads, d_ff, dropout, **own)
         self.src_embed = PixelEmbedding(vocab_size, self.source.channels, d_model)
 
@@ -579,21 +588,25 @@ def encode(self:ImageToImage,
         raise ValueError(f"the source has {src.size(1)} values, expected {rows}×{w}×{c}")
     x = self.src_embed(src, i % c)
     x = x + grid_positions(i, w*c, x.size(-1), x.dtype)
-    return self.encoder(self.dropout(x))[0]
+    return self.encoder(self.dropout(x), keep=nothing)[0]
 
 # %% ../nbs/22_image_transformer.ipynb #ad0ebb9e
 @patch
 def forward(self:ImageToImage,
     src:Tensor, # [b,s]; only looked at where `past` is None
     tokens:Tensor, # [b,t]: start symbol and values, in the order of generation
-    past:ImagePast=None # of the stream so far
+    past:ImagePast=None, # of the stream so far
+    targets:Tensor=None, # [b,t], for their costs, where `structured_output`
+    cache:bool=True # False: leave nothing behind
 )->Output: # logits [b,t,v]
     "Scores of the value after each token, given the source."
-    start,layers,y = self.begin(tokens, past)
+    source = self.encode(src) if past is None else None        # its keys are in the past
+    (start,layers,y),keep = past or (0, None, None), self.keep(cache)
+    y = self.begin(tokens, start, y)
     x = self.enter(tokens, start, y)
-    context = self.encode(src) if past is None else x          # its keys are in past
-    x,layers = self.layers(x, layers, span=None, context=context)
-    return self.end(x, start + tokens.size(1), layers, y)
+    x,layers,_ = self.layers(x, layers, None, source, keep)
+    past = None if keep else ImagePast(start + tokens.size(1), layers, y)
+    return outcome(self.head, x, past, targets)
 
 # %% ../nbs/22_image_transformer.ipynb #60c36999
 @patch

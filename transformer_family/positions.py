@@ -209,12 +209,12 @@ def forward(self:Relations, q, k, v, span=None, bias=None, dropout_p=0.):
     if self.w_V is None:
         bias = _joined(shaw_scores(q, self.w_K, k.size(-2)) * d**-.5, bias)
         return attention(q, k, v, span, bias, dropout_p=dropout_p)
-    A = F.dropout(self.weights(q, k, span, bias), dropout_p)                 # [b,h,t,s]
+    A = F.dropout(self.weights_of(q, k, span, bias), dropout_p)              # [b,h,t,s]
     return A @ v + shaw_values(A, self.w_V)                                  # [b,h,t,k]
 
 # %% ../nbs/02_positions.ipynb #2cd53f4f
 @patch
-def weights(self:Relations, q, k, span=None, bias=None)->Tensor: # [b,h,t,s]
+def weights_of(self:Relations, q, k, span=None, bias=None)->Tensor: # [b,h,t,s]
     "The weights of content and distance (Eq. 5 of Shaw et al.)."
     if self.w_K is not None:
         bias = _joined(shaw_scores(q, self.w_K, k.size(-2)) * q.size(-1)**-.5, bias)
@@ -227,7 +227,7 @@ class ShawAttention(MultiHeadAttention):
     def __init__(self,
         d_model:int,
         n_heads:int,
-        clip:int, # distances beyond it are one; 0 or more
+        clip:int=16, # distances beyond it are one; 0 or more
         keys:bool=True, # relations in the scores
         values:bool=True, # relations in the sums
         per_head:bool=False, # tables of its own for each head

@@ -6,15 +6,15 @@ Docs: https://transformer-family.github.io/transformer_family/reformer.html.md""
 
 # %% auto #0
 __all__ = ['reformer_published', 'lsh_rotations', 'lsh_buckets', 'Sets', 'lsh_sets', 'Stretch', 'Hashed', 'unit', 'lsh_attention',
-           'ReversibleBlock', 'reversible', 'chunked', 'SharedQK', 'LSHAttention', 'lsh_step', 'AxialPositions',
-           'AttentionHalf', 'FeedForwardHalf', 'window_attend', 'Reformer']
+           'Sub', 'ReversibleBlock', 'reversible', 'chunked', 'ChunkedFeedForward', 'Reversible', 'SharedQK',
+           'LSHAttention', 'lsh_step', 'AxialPositions', 'window_attend', 'BothStreams', 'Reformer']
 
 # %% ../nbs/31_reformer.ipynb #eaf09caa
 import math
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -24,12 +24,15 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from .attention import (
-    MultiHeadAttention, _wide, attention, merge_heads, split_heads)
+    MultiHeadAttention, Source, _wide, attention, causal, check_batch, full, head_width,
+    merge_heads, no_source, split_heads)
 from .blocks import Tile, Tiling, _budget, local_attention, tiled_part
 from .core import (
     Output, check_rate, check_sizes, check_tokens, configured)
 from .positions import check_length
-from .transformer import FeedForward, Past
+from transformer_family.transformer import (
+    DecoderLayer, Encoder, EncoderLayer, FeedForward, Past, PreNorm, Scores, nothing,
+    outcome, as_past)
 
 # %% ../nbs/31_reformer.ipynb #01f3f332
 def lsh_rotations(
@@ -161,7 +164,7 @@ def hide(self:Stretch, S, cache):
     off.diagonal(self.at, 1, 2).copy_(~self.alone[i] if self.alone is not None else 1)
     for p,m,w in zip(place[:-1], middle, width):               # met in an earlier round
         off.add_(torch.sub(p, m, out=d).abs_().lt_(w))
-    S[0,0].add_(off.add_((i < 0)[...,None]).mul_(-1e30))
+    S[0,0].add_(off.add_((i < 0)[...,None]).mul_(torch.finfo(S.dtype).min))
 
 # %% ../nbs/31_reformer.ipynb #4aa4198a
 @dataclass(frozen=True)
@@ -189,8 +192,7 @@ class Hashed(Tiling):
 # %% ../nbs/31_reformer.ipynb #8bc85b1e
 def unit(x):
     "Vectors of length 1, or 0."
-    x_ = _wide(x)
-    return (x_ / x_.norm(dim=-1, keepdim=True).clamp(min=1e-6)).to(x.dtype)
+    return F.normalize(_wide(x), dim=-1, eps=1e-6).to(x.dtype)
 
 def lsh_attention(
     q:Tensor, # [b,h,t,k], queries and, at unit length, keys
@@ -207,22 +209,19 @@ def lsh_attention(
     check_sizes(chunk=chunk); _check_ways(within, duplicates)
     _check_hashed(q, v, buckets, mask)
     sets = lsh_sets(buckets, chunk, causal, within, mask)
-    data = sets.order, _ranges(sets), _lonely(sets, causal)
+    lonely = (sets.end-sets.first <= (0 if causal else 1)).all(0)       # see themselves
+    data = sets.order, _ranges(sets, _wide(q).dtype), lonely
     tiling = _hashed_tiling(chunk, causal, within, q.size(2), duplicates == 'paper')
     xs = [_wide(x).reshape(1, 1, -1, x.size(-1)) for x in (q, unit(_wide(q)), v)]
     y = tiled_part(*xs, tiling, data=data, dropout_p=dropout_p)[0]
     return y.view(v.shape).to(v.dtype)
 
 # %% ../nbs/31_reformer.ipynb #263b7337
-def _ranges(sets):
+def _ranges(sets, dtype):
     "Places, middles and widths of the ranges, doubled, in exact floats: [r,3,N]."
     _,place,first,end = sets
     seen = torch.stack([2*place, first+end-1, end-first], 1)
-    return seen.to(torch.float32 if place.size(1) < 2**23 else torch.float64)
-
-def _lonely(sets, causal):
-    "Positions that see nothing but themselves in any round."
-    return (sets.end-sets.first <= (0 if causal else 1)).all(0)
+    return seen.to(dtype if place.size(1) < 2**23 else torch.float64)
 
 def _hashed_tiling(chunk, causal, within, t, once):
     "Tiles that hold all ranges."
@@ -230,7 +229,6 @@ def _hashed_tiling(chunk, causal, within, t, once):
     else: block,far = chunk, chunk if t % chunk == 0 else 2*chunk
     return Hashed(block, far, 0 if causal else far, once)
 
-# %% ../nbs/31_reformer.ipynb #0e73fd4b
 def _check_ways(within, duplicates):
     "Names that are choices."
     for name,x,known in (('within', within, ('window','chunks')),
@@ -251,78 +249,90 @@ def _check_hashed(q, v, buckets, mask):
         raise ValueError(f"queries are on {q.device}, values on {v.device}, buckets on "
                          f"{buckets.device}: move them to one device")
 
-def _head(d_model, n_heads, d_head):
-    if d_head is None and d_model % n_heads:
-        raise ValueError(f"d_model={d_model} is not divisible by n_heads={n_heads}: "
-                         f"choose another number of heads, or give d_head")
-    return d_head or d_model//n_heads
-
 # %% ../nbs/31_reformer.ipynb #34dbd7b7
+class Sub(NamedTuple):
+    "A sub-layer F of a step (a, b) to (b, a + F(b))."
+    run:Any # called with b and what it looks at: F(b), and a dict of tensors, its aux
+    parts:tuple # the modules that it runs
+    looks:bool=False # at a source
+
 class ReversibleBlock(nn.Module):
     "y₁ = x₁ + f(x₂), y₂ = x₂ + g(y₁) (Gomez et al., 2017; Kitaev et al., 3)."
     def __init__(self, f:nn.Module, g:nn.Module):
         super().__init__()
         self.f,self.g = f,g
 
+    @property
+    def subs(self):
+        added = lambda m: lambda *xs: (m(*xs), {})
+        return [Sub(added(self.f), (self.f,), True), Sub(added(self.g), (self.g,))]
+
     def forward(self,
         x:tuple, # x1, x2 [b,t,d]
         *source # what f also looks at: tensors that get their gradient
     )->tuple: # y1, y2 [b,t,d]
-        return reversible([self], x, *source)
+        return reversible(self.subs, x, *source)[0]
 
 # %% ../nbs/31_reformer.ipynb #7051844d
 def reversible(
-    blocks, # ReversibleBlocks, the first one first
-    x:tuple, # x1, x2 [b,t,d]
-    *source # tensors that every f also looks at
-)->tuple: # y1, y2 [b,t,d]
-    "A stack whose backward pass needs the last outputs only (Kitaev et al., 3)."
+    subs, # Subs, the first one first
+    x:tuple, # a, b [b,t,d]
+    *source # tensors that those that look at a source are given
+)->tuple: # (a, b) and the aux of each
+    "Steps whose backward pass needs the last outputs only (Kitaev et al., 3)."
     _check_streams(x, source)
     if not torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return _stacked(blocks, *x, source)
-    params = {id(p): p for b in blocks for p in b.parameters()}
-    return _Reversible.apply([*blocks], len(source), *x, *source, *params.values())
+        return _stepped(subs, x, source, lambda sub,*xs: sub.run(*xs))
+    params,names = {id(p): p for sub in subs for p in _params(sub)}, []
+    a,b,*aux = _Reversible.apply([*subs], names, len(source), *x, *source,
+                                 *params.values())
+    return (a, b), [{n: aux.pop(0) for n in each} for each in names]
 
 # %% ../nbs/31_reformer.ipynb #dc784c2e
-def _stacked(blocks, x1, x2, source):
-    "The blocks one after the other, in ordinary operations."
-    for b in blocks:
-        x1 = x1 + b.f(x2, *source)
-        x2 = x2 + b.g(x1)
-    return x1, x2
+def _stepped(subs, x, source, run):
+    "Both streams after the steps, and what each said besides."
+    (a,b),said = x,[]
+    for sub in subs:
+        y,aux = run(sub, b, *(source if sub.looks else ()))
+        a,b = b, a+y; said.append(aux)
+    return (a, b), said
+
+def _params(sub):
+    "Those of its parts."
+    return [p for m in sub.parts for p in m.parameters()]
 
 def _check_streams(x, source):
     "Two streams of one shape; whatever else is looked at is a tensor."
     two = isinstance(x, (tuple,list)) and len(x) == 2
     if not (two and all(isinstance(s, Tensor) for s in (*x, *source))
             and x[0].shape == x[1].shape):
-        raise ValueError("a reversible block takes two tensors of one shape, as a tuple "
-                         "(x1, x2), and tensors to look at after it; others would get "
-                         "no gradient")
+        raise ValueError("a reversible block takes two tensors of one shape, (x1, x2), "
+                         "and then tensors to look at; others would get no gradient")
 
 # %% ../nbs/31_reformer.ipynb #82b15bed
 class _Reversible(torch.autograd.Function):
     "A stack that stores its outputs only."
     @staticmethod
-    def forward(ctx, blocks, n, x1, x2, *tensors): # n tensors of source, then parameters
-        ctx.blocks,ctx.n,ctx.states = blocks, n, []
-        ctx.autocast = _autocast(x1.device.type)
-        for b in blocks:
-            x1 = x1 + _noting(ctx, b.f, x2, *tensors[:n])
-            x2 = x2 + _noting(ctx, b.g, x1)
-        ctx.save_for_backward(x1, x2, *tensors)
-        return x1, x2
+    def forward(ctx, subs, names, n, a, b, *tensors): # n of the source, then parameters
+        ctx.subs,ctx.names,ctx.n,ctx.states = subs, names, n, []
+        ctx.autocast = _autocast(a.device.type); ctx.set_materialize_grads(False)
+        (a,b),said = _stepped(subs, (a,b), tensors[:n], partial(_noting, ctx))
+        names += [[*aux] for aux in said]
+        ctx.save_for_backward(a, b, *tensors)
+        return a, b, *(x for aux in said for x in aux.values())
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, d1, d2):
-        y1,y2,*tensors = ctx.saved_tensors
-        walk = _Walk(ctx, tensors, y1.device)
-        for b in reversed(ctx.blocks):
-            y2,d1 = walk.back(b.g, y1, y2, d1, d2)               # x2, and ∂L/∂y1 in full
-            y1,d2 = walk.back(b.f, y2, y1, d2, d1, *tensors[:ctx.n])
-        walk.restore()
-        return None, None, d1, d2, *walk.grads
+    def backward(ctx, da, db, *daux):
+        a,b,*tensors = ctx.saved_tensors; daux = [*daux]
+        walk = _Walk(ctx, tensors, a.device)
+        da,db = (torch.zeros_like(a) if g is None else g for g in (da,db))
+        for sub,names in zip(reversed(ctx.subs), reversed(ctx.names)):
+            own = [daux.pop() for _ in names][::-1]
+            x,dz = walk.back(sub, a, b, da, db, own)                 # b = x + F(a)
+            a,b,da,db = x, a, db, dz
+        _replay(walk.now, a.device)
+        return None, None, None, da, db, *walk.grads
 
 # %% ../nbs/31_reformer.ipynb #767783e6
 def _states(device):
@@ -335,10 +345,10 @@ def _replay(states, device):
     torch.set_rng_state(states[0])
     for s in states[1:]: torch.cuda.set_rng_state(s, device)
 
-def _noting(ctx, F, z, *source):
+def _noting(ctx, sub, z, *source):
     "F(z), the random state before it noted if it drew anything."
     before = _states(z.device)
-    y = F(z, *source)
+    y = sub.run(z, *source)
     drew = any(not torch.equal(a, b) for a,b in zip(before, _states(z.device)))
     ctx.states.append(before if drew else None)
     return y
@@ -353,25 +363,23 @@ class _Walk:
     "What the backward pass of a stack carries along."
     def __init__(self, ctx, tensors, device):
         self.ctx,self.device,self.now = ctx, device, _states(device)
-        self.states,self.place = [*ctx.states], {id(t): i for i,t in enumerate(tensors)}
+        self.states,self.source = [*ctx.states], tensors[:ctx.n]
+        self.place = {id(t): i for i,t in enumerate(tensors)}
         self.grads = [None]*len(tensors)
 
-    def back(self, F, z, y, dz, dy, *source):
+    def back(self, sub, z, y, dz, dy, daux):
         "x, and the gradient of z."
         if (state := self.states.pop()) is not None: _replay(state, self.device)
-        z = z.detach().requires_grad_()
-        own = [p for p in (*source, *F.parameters()) if p.requires_grad]
-        with torch.enable_grad(), self.ctx.autocast(): out = F(z, *source)
-        got = torch.autograd.grad(out, [z, *own], dy.to(out.dtype), allow_unused=True)
-        for p,g in zip(own, got[1:]): self.add(self.place[id(p)], g)
+        z,source = z.detach().requires_grad_(), self.source if sub.looks else ()
+        own = [p for p in (*source, *_params(sub)) if p.requires_grad]
+        with torch.enable_grad(), self.ctx.autocast(): out,aux = sub.run(z, *source)
+        aux = [(x, d) for x,d in zip(aux.values(), daux) if d is not None]
+        ys,ds = zip((out, dy.to(out.dtype)), *(p for p in aux if p[0].requires_grad))
+        got = torch.autograd.grad(ys, [z, *own], ds, allow_unused=True)
+        for i,g in zip((self.place[id(p)] for p in own), got[1:]):
+            old = self.grads[i]
+            if g is not None: self.grads[i] = g if old is None else old + g
         return y - out.detach(), dz if got[0] is None else dz + got[0]
-
-    def add(self, i, g):
-        "Add to the gradient of the i-th tensor."
-        old = self.grads[i]
-        if g is not None: self.grads[i] = g if old is None else old + g
-
-    def restore(self): _replay(self.now, self.device)
 
 # %% ../nbs/31_reformer.ipynb #b6066562
 def chunked(
@@ -384,6 +392,60 @@ def chunked(
     if n == 1: return f(x)
     run = partial(checkpoint, f, use_reentrant=False) if torch.is_grad_enabled() else f
     return torch.cat([run(part) for part in x.chunk(n, 1)], 1)
+
+class ChunkedFeedForward(FeedForward):
+    "The feed-forward network on some positions at a time."
+    def __init__(self, d_model:int, d_ff:int, dropout:float=0., act=F.relu,
+                 n_chunks:int=1): # parts of the positions
+        super().__init__(d_model, d_ff, dropout, act)
+        check_sizes(n_chunks=n_chunks); self.n_chunks = n_chunks
+
+    def forward(self, x): return chunked(super().forward, x, self.n_chunks)
+
+# %% ../nbs/31_reformer.ipynb #40622861
+class Reversible(PreNorm):
+    "(a, b) to (b, a + f(LayerNorm(b))): attention and feed-forward are one block."
+    def enter(self, x): return self.norm(x[1])
+    def leave(self, x, y): return x[1], x[0] + self.dropout(y)
+    def split(self, x): return x, x
+    def joined(self, x): return (x[0] + x[1]) / 2
+
+    def run(self, layers, x, pasts, masks, source, keep):
+        "Without stored activations, if no past is to be used or left."
+        if keep is not nothing or not _undoable(layers, pasts):
+            return super().run(layers, x, pasts, masks, source, keep)
+        if isinstance(source, Tensor): source = Source(source)
+        subs = [[*_subs(*each, source)] for each in zip(layers, masks)]
+        looked = () if source is None else (source.x,)
+        x,said = reversible([s for layer in subs for s in layer], x, *looked)
+        aux,said = {},iter(said)
+        for layer in subs:
+            for name,a in {n: a for _ in layer for n,a in next(said).items()}.items():
+                aux[name] = (*aux.get(name, ()), a)
+        return x, (None,)*len(layers), aux
+
+# %% ../nbs/31_reformer.ipynb #a130ce9c
+def _undoable(layers, pasts):
+    "In training from the start, and each layer is its sub-layers, one after the other."
+    plain = EncoderLayer.forward, DecoderLayer.forward
+    return (layers.training and torch.is_grad_enabled()
+            and not torch.compiler.is_compiling() and all(p is None for p in pasts)
+            and all(type(l).forward in plain for l in layers))
+
+def _subs(layer, mask, source):
+    "The sub-layers of a layer as steps."
+    if 'cross' not in layer.names: no_source(layer.attn, source)
+    for name in layer.names:
+        run = partial(_added, layer, name, mask, source and source.mask)
+        wiring = getattr(layer, f'{name}_wiring')
+        yield Sub(run, (getattr(layer, name), wiring), looks=name == 'cross')
+
+def _added(layer, name, mask, src_mask, z, *source):
+    "What a sub-layer adds to a stream, and its aux."
+    args = {'attn': (None, mask), 'ff': ()}
+    if source: args['cross'] = None, None, Source(*source, src_mask)
+    (_,y),_,aux = layer.sub(name, (0., z), *args[name])
+    return y, aux
 
 # %% ../nbs/31_reformer.ipynb #1efea0b6
 class SharedQK(NamedTuple):
@@ -411,7 +473,8 @@ class LSHAttention(nn.Module):
         super().__init__()
         check_sizes(d_model=d_model, n_heads=n_heads, chunk=chunk, d_head=d_head)
         check_rate(dropout=dropout); _check_ways(within, duplicates)
-        self.n_heads,self.dropout,k = n_heads, dropout, _head(d_model, n_heads, d_head)
+        self.n_heads,self.dropout = n_heads,dropout
+        k = head_width(d_model, n_heads, d_head)
         self.how = dict(chunk=chunk, causal=causal, within=within, duplicates=duplicates)
         self.W_qk,self.W_v = (nn.Linear(d_model, n_heads*k, bias=False) for _ in range(2))
         self.W_o = nn.Linear(n_heads*k, d_model, bias=False)
@@ -440,24 +503,55 @@ def hashed(self:LSHAttention, x, buckets=None, past=None):
 
 # %% ../nbs/31_reformer.ipynb #9fe30c31
 @patch
+def attended(self:LSHAttention, x, past=None, mask=None, buckets=None, eye=False):
+    "What every position gets [b,h,t,·], of values or unit vectors, and what all leave."
+    q,v,buckets = self.hashed(x, buckets, past)
+    real,p = _real(self, mask, x), self.dropout*self.training
+    found = buckets if real is None else buckets.masked_fill(~real[:,None,None], _PADDING)
+    left = _extended(past, SharedQK(unit(q), v, found))
+    b,h,s,_ = left.v.shape
+    v = torch.eye(s).to(left.v).expand(b, h, -1, -1) if eye else left.v
+    if past is not None:
+        return lsh_step(q, left.k, v, left.buckets, dropout_p=p, **self.how), left
+    return lsh_attention(q, v, buckets, mask=real, dropout_p=p, **self.how), left
+
+@patch
 def forward(self:LSHAttention,
     x:Tensor, # [b,t,d]
     past:SharedQK=None, # of the stream so far
     mask:Tensor=None, # bool [b,t], True for a real token
+    source=None, # of a kind that looks at one
     buckets:Tensor=None # [b,h,r,t] of this call; default: by hashing
-)->tuple: # [b,t,d], past
+)->tuple: # [b,t,d], past, aux
     "Every position attends within its buckets."
-    q,v,buckets = self.hashed(x, buckets, past)
-    p,left = self.dropout*self.training, None
-    if past is not None or not self.training: left = SharedQK(unit(q), v, buckets)
-    if past is None:
-        y = lsh_attention(q, v, buckets, mask=mask, dropout_p=p, **self.how)
-    elif mask is not None:
-        raise ValueError("a mask of padding goes with a whole sequence, not with a past")
-    else:
-        left = SharedQK(*map(torch.cat, zip(past, left), (-2,-2,-1)))
-        y = lsh_step(q, *left, dropout_p=p, **self.how)
-    return self.W_o(merge_heads(y)), None if self.training else left
+    no_source(self, source)
+    y,left = self.attended(x, past, mask, buckets)
+    return self.W_o(merge_heads(y)), None if self.training else left, {}
+
+# %% ../nbs/31_reformer.ipynb #c518aca3
+_PADDING = 2**31 - 1                              # the bucket of what is not attended to
+
+def _real(layer, mask, x):
+    "Which tokens are real; pairs are found by hashing, so no other mask can be had."
+    if mask is None or mask is full or mask is causal and layer.how['causal']: return None
+    kind,shape = getattr(mask, 'dtype', type(mask).__name__), [*x.shape[:2]]
+    if kind == torch.bool and [*mask.shape] == shape: return mask
+    raise ValueError(f"{type(layer).__name__} finds its pairs by hashing: its mask is "
+                     f"padding, bool {shape}, True for a real token; got "
+                     f"{[*mask.shape] if kind == torch.bool else kind}")
+
+def _extended(past, new):
+    "New positions after those of the past, which a layer like this must have left."
+    if past is None: return new
+    sizes = lambda p: [(x.size(1), x.size(n)) for x,n in zip(p, (3,3,2))]
+    if isinstance(past, (tuple,list)) and [getattr(x, 'ndim', 0) for x in past] == [4]*3:
+        check_batch(past[0], new.k)
+        if sizes(past) == sizes(new):
+            return SharedQK(*map(torch.cat, zip(past, new), (-2,-2,-1)))
+    h,r = new.buckets.shape[1:3]
+    raise ValueError(f"past is a {type(past).__name__} that does not hold keys, values "
+                     f"and buckets of this layer's {h} heads and {r} rounds: feed a past "
+                     f"back to the model it came from")
 
 # %% ../nbs/31_reformer.ipynb #792e58a2
 def lsh_step(
@@ -510,116 +604,85 @@ class AxialPositions(nn.Module):
         i = torch.arange(start, start + x.size(1), device=x.device)
         return x + torch.cat([self.rows[i//self.columns], self.cols[i%self.columns]], -1)
 
-# %% ../nbs/31_reformer.ipynb #1b983c25
-class AttentionHalf(nn.Module):
-    "Norm, attention, dropout: the f of a block."
-    def __init__(self, d_model, attn, dropout=0.):
-        super().__init__()
-        self.norm,self.attn = nn.LayerNorm(d_model), attn
-        self.dropout = nn.Dropout(dropout)
-
-    def step(self, x, past=None):
-        "The output, and what the positions so far leave behind."
-        y,past = self.attn(self.norm(x), past)
-        return self.dropout(y), past
-
-    def forward(self, x): return self.step(x)[0]
-
-class FeedForwardHalf(nn.Module):
-    "Norm, feed-forward in chunks, dropout: the g of a block."
-    def __init__(self, d_model, d_ff, dropout=0., n_chunks:int=1):
-        super().__init__()
-        check_sizes(d_ff=d_ff, n_chunks=n_chunks)
-        self.norm,self.ff = nn.LayerNorm(d_model), FeedForward(d_model, d_ff)
-        self.dropout,self.n_chunks = nn.Dropout(dropout), n_chunks
-
-    def forward(self, x):
-        return self.dropout(chunked(self.ff, self.norm(x), self.n_chunks))
-
-# %% ../nbs/31_reformer.ipynb #906c50bb
+# %% ../nbs/31_reformer.ipynb #80c5ff12
 def window_attend(q, k, v, span=None, bias=None, dropout_p=0., n:int=128):
     "Local attention as a layer's `attend`."
     return local_attention(q, k, v, n, dropout_p=dropout_p)
 
-# %% ../nbs/31_reformer.ipynb #80c5ff12
-def _attention_layers(layers, n_layers, d_model, n_heads, d_head, window, seed, max_len,
-                      n_buckets, chunk, **lsh):
-    "The attention of every layer, kinds in turns."
+def _attentions(layers, n_layers, d_model, n_heads, d_head, seed, window, *lsh):
+    "A factory of each layer's attention, kinds in turns."
     check_sizes(n_layers=n_layers, window=window)
-    lsh |= dict(n_buckets=_n_buckets(max_len, chunk) if n_buckets is None else n_buckets,
-                chunk=chunk, d_head=d_head)
-    known = dict(
-        local=lambda n: MultiHeadAttention(d_model, n_heads, d_head, attend=partial(
-            window_attend, n=window)),
-        lsh=lambda n: LSHAttention(d_model, n_heads, seed=seed+n, **lsh))
+    local = partial(MultiHeadAttention, attend=partial(window_attend, n=window))
+    names = 'chunk','n_hashes','n_buckets','within','duplicates'
+    hashed = partial(LSHAttention, **dict(zip(names, lsh)))
+    known = dict(local=lambda n: local, lsh=lambda n: partial(hashed, seed=seed+n))
     if not isinstance(layers, (list,tuple)) or not layers or {*layers} - {*known}:
         raise ValueError(f"layers is a list of {' and '.join(known)}, got {layers!r}")
-    return [known[kind](n) for n,kind in zip(range(n_layers), cycle(layers))]
+    made = [known[kind](n)(d_model, n_heads, d_head=d_head)
+            for n,kind in zip(range(n_layers), cycle(layers))]
+    # made before the other parts: what was trained from a seed stays what it is
+    return [lambda *sizes, attn=attn: attn for attn in made]
 
 def _n_buckets(max_len, chunk):
     "2·max_len/chunk (Kitaev et al., 2), as two factors where there are many."
     n = 2 * -(-max_len//chunk)
     return n if n <= 128 else [2*math.ceil(math.sqrt(n)/2)]*2
 
-def _stack(attns, d_model, d_ff, dropout, ff_chunks):
-    "A reversible block for each attention."
-    feed = d_model, 4*d_model if d_ff is None else d_ff, dropout, ff_chunks
-    return nn.ModuleList([ReversibleBlock(AttentionHalf(d_model, attn, dropout),
-                                          FeedForwardHalf(*feed)) for attn in attns])
+# %% ../nbs/31_reformer.ipynb #7d21c0b4
+class BothStreams(Reversible):
+    "Both streams are read, side by side, as in the official Reformer."
+    streams = 2
+    def joined(self, x): return torch.cat(x, -1)                            # [b,t,2·d]
 
 # %% ../nbs/31_reformer.ipynb #5ef8f6a8
 class Reformer(nn.Module):
     "Hashed attention and reversible layers (Kitaev et al., 2020)."
-    carries_past,loss_weights = False,{}
+    carries_past,structured_output,exempt = False,False,frozenset({'padding'})
+    loss_weights,head = {},property(lambda self: self.out)
     @configured
     def __init__(self, vocab_size:int=256, d_model:int=128, n_layers:int=4, n_heads:int=4,
                  d_ff:int=None, dropout:float=0., max_len:int=512,
                  layers:list=('local','lsh'), # kinds of attention, in turns
                  window:int=128, chunk:int=64, # keys of a local layer; m
                  n_hashes:int=4, n_buckets=None, # default: 2·max_len / chunk
-                 within:str='window', duplicates:str='paper', # or 'chunks'; 'trax'
-                 d_head:int=None, ff_chunks:int=1, columns:int=None, d_row:int=None,
-                 seed:int=0 # of the rotations in evaluation
-    ):
+                 within:str='window', duplicates:str='paper', d_head:int=None,
+                 ff_chunks:int=1, columns:int=None, d_row:int=None, seed:int=0):
         super().__init__()
         check_sizes(vocab_size=vocab_size, max_len=max_len, chunk=chunk)
         self.vocab_size,self.max_len = vocab_size,max_len
         self.embed = nn.Embedding(vocab_size, d_model)
         nn.init.normal_(self.embed.weight, std=.02)
         self.positions = AxialPositions(d_model, max_len, columns, d_row)
-        attns = _attention_layers(
-            layers, n_layers, d_model, n_heads, d_head, window, seed, max_len,
-            n_buckets=n_buckets, chunk=chunk, n_hashes=n_hashes, within=within,
-            duplicates=duplicates)
-        self.layers = _stack(attns, d_model, d_ff, dropout, ff_chunks)
-        self.norm,self.out = nn.LayerNorm(2*d_model), nn.Linear(2*d_model, vocab_size)
-        self.dropout = nn.Dropout(dropout)
+        n = _n_buckets(max_len, chunk) if n_buckets is None else n_buckets
+        attns = _attentions(layers, n_layers, d_model, n_heads, d_head, seed, window,
+                            chunk, n_hashes, n, within, duplicates)
+        ff = partial(ChunkedFeedForward, n_chunks=ff_chunks)
+        self.layers = Encoder(d_model, n_layers, n_heads, d_ff, dropout, attns,
+                              wiring=BothStreams, ff=ff)
+        self.out,self.dropout = Scores(2*d_model, vocab_size), nn.Dropout(dropout)
 
 # %% ../nbs/31_reformer.ipynb #6dc7da30
-@patch
-def streamed(self:Reformer, x, pasts):
-    "Both streams of [b,t,d], and what each layer leaves behind."
-    x1,x2,left = x, x, []
-    for block,past in zip(self.layers, pasts, strict=True):
-        y,past = block.f.step(x2, past)
-        x1 = x1 + y; x2 = x2 + block.g(x1)
-        left.append(past)
-    return (x1,x2), tuple(left)
-
 @patch
 def forward(self:Reformer,
     tokens:Tensor, # [b,t], integers
     past:Past=None, # of the stream so far
-    targets:Tensor=None # [b,t]; not used, there are no auxiliary losses
+    targets:Tensor=None, # [b,t]; not used, there are no auxiliary losses
+    cache:bool=True # False: leave nothing behind
 )->Output: # logits [b,t,v]
     "Scores of the token after each position."
     check_tokens(tokens, self.vocab_size)
-    start,pasts,_ = past or Past(0, [None]*len(self.layers))
-    x = self.dropout(self.positions(self.embed(tokens.long()), start))       # [b,t,d]
-    if self.training and past is None: xs = reversible(self.layers, (x,x))
-    else: xs,left = self.streamed(x, pasts)
-    past = None if self.training else Past(start + tokens.size(1), left)
-    return Output(self.out(self.norm(torch.cat(xs, -1))), past, {})
+    past,t = as_past(past),tokens.size(1)
+    x = self.dropout(self.positions(self.embed(tokens.long()), past.position))  # [b,t,d]
+    keep = nothing if self.training or not cache else None
+    x,layers,_ = self.layers(x, past.layers, keep=keep)
+    return outcome(self.out, x, None if keep else Past(past.position+t, layers), targets)
+
+# %% ../nbs/31_reformer.ipynb #28747c70
+@patch
+def weights(self:LSHAttention, x, past=None, mask=None, source=None, buckets=None):
+    "The weights [b,h,t,s] of a call: what it does to the unit vectors."
+    no_source(self, source)
+    return self.attended(x, past, mask, buckets, eye=True)[0]
 
 # %% ../nbs/31_reformer.ipynb #4db7cb8b
 reformer_published = {
@@ -635,7 +698,7 @@ reformer_published = {
 @patch(as_prop=True)
 def step_keys(self:Reformer)->int:
     "Keys of the last position of a full context, on average over the layers."
-    attns = [b.f.attn for b in self.layers]
+    attns = [l.attn for l in self.layers.layers]
     seen = [len(a.R[0,0])*a.how['chunk'] if isinstance(a, LSHAttention)
             else a.attend.keywords['n'] for a in attns]
     return round(sum(min(n, self.max_len) for n in seen) / len(seen))

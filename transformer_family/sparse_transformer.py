@@ -7,7 +7,7 @@ Docs: https://transformer-family.github.io/transformer_family/sparse_transformer
 # %% auto #0
 __all__ = ['patterns', 'heads_ways', 'sparse_published', 'SparseSpan', 'strided_local', 'strided_column', 'strided_span',
            'fixed_block', 'fixed_summary', 'fixed_span', 'connectivity', 'Summaries', 'by_head', 'SparseAttend',
-           'attends', 'sigmoid_gelu', 'init_deep_', 'SparseLayer', 'SparseStack', 'GridPositions', 'SparseTransformer']
+           'attends', 'sigmoid_gelu', 'init_deep_', 'Recomputed', 'sparse_stack', 'GridPositions', 'SparseTransformer']
 
 # %% ../nbs/30_sparse_transformer.ipynb #d405746d
 import math
@@ -17,6 +17,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from fastcore.basics import patch
+from fastcore.meta import delegates
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -25,9 +26,10 @@ from .attention import (
     fits_kernel, kernel_attention, open_rows, span_mask)
 from .blocks import Tile, Tiling, Window, _check_last, join, tiled_part
 from .core import Output, check_sizes, check_tokens, configured
+from .images import Pictures, image_size
 from .positions import check_length
 from .transformer import (
-    Encoder, EncoderLayer, FeedForward, Past, PreNorm)
+    Encoder, EncoderLayer, FeedForward, Past, PreNorm, Scores, nothing, outcome, as_past)
 
 # %% ../nbs/30_sparse_transformer.ipynb #7671fdd3
 def _check_stride(l, c=1)->None:
@@ -321,44 +323,22 @@ def init_deep_(stack:nn.Module)->None:
                 W.weight /= math.sqrt(2*len(stack.layers))
 
 # %% ../nbs/30_sparse_transformer.ipynb #9b399ed0
-class SparseLayer(EncoderLayer):
-    "Attention and feed-forward, either recomputed in the backward pass if asked."
-    def __init__(self, d_model:int, n_heads:int, d_ff:int, dropout:float=0.,
-                 wiring=PreNorm, recompute:bool=False, **heads):
-        attn = MultiHeadAttention(d_model, n_heads, bias=True, **heads)
-        ff = FeedForward(d_model, d_ff, act=sigmoid_gelu)
-        super().__init__(d_model, n_heads, d_ff, dropout, wiring, attn, ff)
-        self.recompute = recompute
+class Recomputed(EncoderLayer):
+    "A layer whose sub-layers are computed again in the backward pass."
+    def sub(self, name, x, *args):
+        "One sub-layer and its join."
+        run = super().sub
+        if not (self.training and torch.is_grad_enabled()): return run(name, x, *args)
+        return checkpoint(run, name, x, *args, use_reentrant=False)
 
-    def attended(self, x, past):
-        "The first sub-layer."
-        y,past = self.attn(self.attn_wiring.enter(x), past)
-        return self.attn_wiring.leave(x, y), past
-
-    def fed(self, x):
-        "The second."
-        return self.ff_wiring.leave(x, self.ff(self.ff_wiring.enter(x)))
-
-# %% ../nbs/30_sparse_transformer.ipynb #b1ca8d7f
-@patch
-def forward(self:SparseLayer, x, past=None):
-    "Both sub-layers; in training without a past."
-    if not self.training:
-        x,past = self.attended(x, past)
-        return self.fed(x), past
-    run = partial(checkpoint, use_reentrant=False) if self.recompute else \
-          lambda f,*xs: f(*xs)
-    x = run(lambda x,past: self.attended(x, past)[0], x, past)
-    return run(self.fed, x), None
-
-class SparseStack(Encoder):
-    "Layers whose attention is sparse, several patterns in turns."
-    layer = SparseLayer
-    def __init__(self, d_model, n_layers, n_heads, d_ff, dropout, attends, wiring=PreNorm,
-                 **layer):
-        super().__init__(d_model, n_layers, n_heads, d_ff, dropout, wiring, **layer)
-        for n,l in enumerate(self.layers): l.attn.attend = attends[n % len(attends)]
-        init_deep_(self)
+def sparse_stack(d_model, n_layers, n_heads, d_ff, dropout, attends, recompute, **kwargs):
+    "Layers that attend in turns, started as deep stacks are."
+    attn = [partial(MultiHeadAttention, bias=True, attend=a) for a in attends]
+    stack = Encoder(d_model, n_layers, n_heads, d_ff, dropout, attn=attn,
+                    ff=partial(FeedForward, act=sigmoid_gelu),
+                    layer=Recomputed if recompute else EncoderLayer, **kwargs)
+    init_deep_(stack)
+    return stack
 
 # %% ../nbs/30_sparse_transformer.ipynb #9c52e821
 class GridPositions(nn.Module):
@@ -399,12 +379,21 @@ def _grid_sizes(max_len, stride=None, summaries=None, grid=None)->tuple:
     _check_stride(l, c)
     return l, c, grid or (-(-max_len//l), l)
 
+def _check_pictures(size, n_classes, grid, max_len):
+    "Pictures have positions of their own, and texts no classes."
+    what = dict(grid=grid, max_len=max_len) if size else dict(n_classes=n_classes)
+    for name,x in what.items():
+        if x is not None: raise ValueError(
+            f"a model of pictures takes its {name} from their size: leave it away"
+            if size else f"{name} are those of pictures: give their size, too")
+
 # %% ../nbs/30_sparse_transformer.ipynb #5c4b0d6e
-class SparseTransformer(nn.Module):
+class SparseTransformer(Pictures, nn.Module):
     "Deep decoder-only Transformer with factorized attention (Child et al., 2019)."
-    carries_past,loss_weights = False,{}
-    layer_arguments = 'recompute','wiring','d_head','d_value'
+    carries_past,loss_weights,exempt = False,{},frozenset({'padding'})
+    turns = staticmethod(attends)
     @configured
+    @delegates(Encoder, but=['attn','layer','ff','attend','bias'])
     def __init__(self, vocab_size:int=256, d_model:int=128, n_layers:int=4, n_heads:int=4,
                  d_ff:int=None, dropout:float=0.,
                  max_len:int=None, # default: all of `grid`, or 512
@@ -412,43 +401,82 @@ class SparseTransformer(nn.Module):
                  stride:int=None, summaries:int=None, # default: a row or √L; stride / 4
                  grid=None, # positions as a shape; default: rows of `stride`
                  out_std:float=.02, # of the output weight at the start; published: 0
-                 **layer # recompute, wiring, d_head, d_value
-    ):
+                 recompute:bool=False, # both sub-layers, in the backward pass
+                 size=None, n_classes:int=None, # of pictures; a start symbol a class
+                 wiring=PreNorm, **kwargs): # of the attention: d_head, d_value
         super().__init__()
-        check_sizes(vocab_size=vocab_size, n_heads=n_heads, max_len=max_len)
-        self.vocab_size,self.max_len = vocab_size, max_len or math.prod(grid or [512])
-        l,c,grid = _grid_sizes(self.max_len, stride, summaries, grid)
-        self.layers = SparseStack(d_model, n_layers, n_heads, d_ff, dropout,
-                                  attends(pattern, heads, n_heads, l, c), **layer)
-        self.embed = nn.Embedding(vocab_size, d_model)
-        self.positions = GridPositions(d_model, grid, self.max_len)
-        self.out = nn.Linear(d_model, vocab_size, bias=False)
-        for W,std in ((self.embed, .125 * d_model**-.5), (self.out, out_std)):
-            nn.init.normal_(W.weight, std=std)
+        check_sizes(vocab_size=vocab_size, n_heads=n_heads)
+        self.vocab_size,self.n_classes = vocab_size,n_classes
+        l,c,grid = self.sizes(size, max_len, stride, summaries, grid)
+        turns = self.turns(pattern, heads, n_heads, l, c)
+        self.layers = sparse_stack(d_model, n_layers, n_heads, d_ff, dropout, turns,
+                                   recompute, wiring=wiring, **kwargs)
+        self.prepare(d_model, grid, out_std)
+
+# %% ../nbs/30_sparse_transformer.ipynb #008a43f0
+@patch
+def sizes(self:SparseTransformer, size, max_len, stride, summaries, grid)->tuple:
+    "Stride, summaries and grid; that of pictures is their own."
+    check_sizes(max_len=max_len, n_classes=self.n_classes)
+    _check_pictures(size, self.n_classes, grid, max_len)
+    if size is not None:
+        self.size = image_size(size)
+        grid = self.size if self.size.channels > 1 else self.size[:2]
+    self.max_len = max_len or math.prod(grid or [512])
+    return _grid_sizes(self.max_len, stride, summaries, grid)
+
+@patch
+def prepare(self:SparseTransformer, d_model, grid, out_std):
+    "Embeddings, positions and output, started as published."
+    self.embed = nn.Embedding(self.vocab_size, d_model)
+    self.positions = GridPositions(d_model, grid, self.max_len)
+    self.out = Scores(d_model, self.vocab_size, bias=False)
+    parts = [(self.embed, std := .125 * d_model**-.5), (self.out, out_std)]
+    if self.n_classes:
+        self.classes = nn.Embedding(self.n_classes, d_model)
+        parts.append((self.classes, std))
+    for W,std in parts: nn.init.normal_(W.weight, std=std)
 
 # %% ../nbs/30_sparse_transformer.ipynb #454f4b9c
+@patch
+def enter(self:SparseTransformer, tokens, start)->Tensor: # [b,t,d]
+    "Embeddings; a start symbol's is that of the class, or 0."
+    if self.size is None: check_tokens(tokens, self.vocab_size)
+    else: self.begin(tokens, start)
+    tokens,v = tokens.long(), self.vocab_size
+    if self.size is None: return self.embed(tokens)
+    first = self.classes((tokens-v).clamp(min=0)) if self.n_classes else 0.
+    return torch.where(tokens[...,None] < v, self.embed(tokens.clamp(max=v-1)), first)
+
+@patch(as_prop=True)
+def head(self:SparseTransformer): return self.out
+
+@patch(as_prop=True)
+def structured_output(self:SparseTransformer): return self.head.structured
+
 @patch
 def forward(self:SparseTransformer,
     tokens:Tensor, # [b,t], integers
     past:Past=None, # of the stream so far
-    targets:Tensor=None # [b,t]; not used, there are no auxiliary losses
+    targets:Tensor=None, # [b,t]; not used, there are no auxiliary losses
+    cache:bool=True # False: leave nothing behind
 )->Output: # logits [b,t,v]
     "Scores of the token after each position."
-    check_tokens(tokens, self.vocab_size)
-    start,layers,_ = past or Past(0, None)             # a plain tuple will do
-    x = self.positions(self.embed(tokens.long()), start)                     # [b,t,d]
-    x,layers = self.layers(x, layers)
-    past = None if self.training else Past(start + tokens.size(1), layers)
-    return Output(self.out(x), past, {})
+    start,layers,_ = as_past(past)
+    x = self.positions(self.enter(tokens, start), start)                     # [b,t,d]
+    keep = None if cache and not self.training else nothing
+    x,layers,_ = self.layers(x, layers, keep=keep)
+    left = None if keep else Past(start + tokens.size(1), layers)
+    return outcome(self.head, x, left, targets)
 
 # %% ../nbs/30_sparse_transformer.ipynb #d41418de
 sparse_published = {
     'enwik8': dict(d_model=512, n_layers=30, n_heads=8, dropout=.4, max_len=12_288,
                    pattern='fixed', heads='merged', stride=128, summaries=32, out_std=0.),
     'cifar10': dict(d_model=256, n_layers=128, n_heads=2, d_ff=512, d_head=64,
-                    d_value=128, dropout=.25, stride=96, grid=(32,32,3), out_std=0.),
+                    d_value=128, dropout=.25, stride=96, size=(32,32,3), out_std=0.),
     'imagenet64': dict(d_model=512, n_layers=48, n_heads=16, dropout=.01, stride=128,
-                       grid=(64,64,3), out_std=0.)}
+                       size=(64,64,3), out_std=0.)}
 
 # %% ../nbs/30_sparse_transformer.ipynb #51f54faf
 @patch(as_prop=True)

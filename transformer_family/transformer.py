@@ -6,8 +6,8 @@ Docs: https://transformer-family.github.io/transformer_family/transformer.html.m
 
 # %% auto #0
 __all__ = ['FeedForward', 'PostNorm', 'PreNorm', 'stream', 'EncoderLayer', 'DecoderLayer', 'Encoder', 'nothing', 'Decoder',
-           'Head', 'TiedEmbedding', 'Scores', 'check_targets', 'Past', 'resume', 'real_tokens', 'check_padding',
-           'places', 'outcome', 'TransformerLM', 'Transformer', 'MaskedLM', 'hide_tokens']
+           'Head', 'TiedEmbedding', 'Scores', 'check_targets', 'Past', 'as_past', 'real_tokens', 'places', 'outcome',
+           'TransformerLM', 'Transformer', 'MaskedLM', 'hide_tokens']
 
 # %% ../nbs/03_transformer.ipynb #13b8e28a
 from functools import partial
@@ -21,8 +21,9 @@ from fastcore.meta import delegates
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .attention import (
-    CrossAttention, MultiHeadAttention, Source, _wide, causal, check_batch, real_only)
+from transformer_family.attention import (
+    CrossAttention, MultiHeadAttention, Source, _wide, causal, check_batch,
+    check_padding, real_only)
 from .core import (
     Output, check_arguments, check_rate, check_sizes, check_tokens, configured, make)
 from .positions import SinusoidalPositions
@@ -107,7 +108,7 @@ def forward(self:EncoderLayer, x, past=None, mask=None, source=None)->tuple:
     "Attention and feed-forward: the stream, past and aux."
     x,past,aux = self.sub('attn', x, past, mask, source)
     x,_,more = self.sub('ff', x)
-    return x, past, aux | more
+    return x, past, {**aux, **more}
 
 @patch
 def state(self:EncoderLayer, out)->Tensor: # [b,t,d]
@@ -132,7 +133,7 @@ class DecoderLayer(EncoderLayer):
         x,own,aux = self.sub('attn', x, own, mask)
         x,src,more = self.sub('cross', x, src, None, source)
         x,_,last = self.sub('ff', x)
-        return x, (own,src), aux | more | last
+        return x, (own,src), {**aux, **more, **last}
 
 # %% ../nbs/03_transformer.ipynb #1015102b
 class Encoder(nn.Module):
@@ -155,6 +156,8 @@ class Encoder(nn.Module):
         attns = cycle(attn if isinstance(attn, (list,tuple)) else [attn])
         self.layers = nn.ModuleList([make('layer', layer, *args, attn=next(attns),
                                           **kwargs) for _ in range(n_layers)])
+        kinds = [type(l.attn) for l in self.layers]
+        self.kinds = [kinds.index(k) for k in kinds]     # the first layer of each's kind
         norm,n = self.wiring.final_norm, self.wiring.streams
         self.norm = nn.LayerNorm(n*d_model) if norm else nn.Identity()
 
@@ -169,14 +172,22 @@ def masks(self:EncoderLayer,
     past # of the first layer's own sequence
 )->list: # one for each layer
     "What each layer of a stack gets as its mask: the attention may know better."
-    each = getattr(self.attn, 'layer_masks', None)
-    return each(layers, mask, stream(x), past) if each else [mask]*len(layers)
+    if not hasattr(self.attn, 'layer_masks'): return [mask]*len(layers)
+    return self.attn.layer_masks(layers, mask, stream(x), past)
 
 @patch
 def masks(self:DecoderLayer, layers, mask, x, past):
     "The same, of the target's positions."
     return EncoderLayer.masks(self, layers, mask, x, past and past[0])
 
+@patch
+def masks(self:Encoder, mask, x, pasts)->list:
+    "The mask of each layer; every kind of attention is asked once."
+    first = {k: self.layers[k].masks(self.layers, mask, x, pasts[k])
+             for n,k in enumerate(self.kinds) if n == k}
+    return [first[k][n] for n,k in enumerate(self.kinds)]
+
+# %% ../nbs/03_transformer.ipynb #72f6bc7e
 @patch
 def pasts(self:Encoder,
     past # what each layer left, or None
@@ -209,7 +220,7 @@ def forward(self:Encoder,
 )->tuple: # [b,t,d], pasts, aux: name -> tuple of tensors, one a layer
     "Every layer in turn."
     pasts,wiring = self.pasts(past),self.wiring
-    masks = self.layers[0].masks(self.layers, mask, x, pasts[0])
+    masks = self.masks(mask, x, pasts)
     x,past,aux = wiring.run(self.layers, wiring.split(x), pasts, masks, source, keep)
     return self.norm(wiring.joined(x)), past, aux
 
@@ -243,7 +254,7 @@ class Head:
 
     def nll(self, x:Tensor, targets:Tensor)->Tensor: # [b,t,d], [b,t] to [b,t]
         "Nats that each target costs, 0 where it is −100."
-        check_targets(x, targets)
+        check_targets(x, targets, self.weight.size(0))
         x,y = x.flatten(0,1), targets.flatten()
         if self.chunk is None: return self._cost(x, y).view_as(targets)
         cost = partial(checkpoint, self._cost, use_reentrant=False)
@@ -269,16 +280,26 @@ class TiedEmbedding(Head, nn.Embedding):
 class Scores(Head, nn.Linear):
     "A matrix of its own for the scores."
 
+# %% ../nbs/03_transformer.ipynb #b7fb56fe
 def check_targets(
     x:Tensor, # [b,t,d]
-    targets:Tensor # [b,t]
+    targets:Tensor, # [b,t]
+    vocab_size:int=None # None: any number
 )->None:
-    "There is one target for each position, an integer."
+    "There is one target for each position, a token or −100."
     whole = isinstance(targets, Tensor) and not targets.is_floating_point()
-    if whole and targets.shape == x.shape[:2]: return
+    if whole and targets.shape == x.shape[:2]: return _check_range(targets, vocab_size)
     got = [*targets.shape] if whole else getattr(targets, 'dtype', type(targets).__name__)
     raise ValueError(f"targets are integers {[*x.shape[:2]]}, one for each position, "
                      f"−100 where nothing is asked; got {got}")
+
+def _check_range(targets, v):
+    if v is None or torch.compiler.is_compiling() or targets.device.type != 'cpu': return
+    targets = targets.long()                                # −100 does not fit into uint8
+    wrong = (targets != -100) & ((targets < 0) | (targets >= v))
+    if wrong.any():
+        raise ValueError(f"targets must lie in 0…{v-1}, or be −100 where nothing is "
+                         f"asked; got {int(targets[wrong][0])}")
 
 # %% ../nbs/03_transformer.ipynb #8b1c6136
 class Past(NamedTuple):
@@ -287,7 +308,7 @@ class Past(NamedTuple):
     layers:tuple
     mask:Any=None # bool [b,s]: the real tokens of all so far; None: all are
 
-def resume(
+def as_past(
     past, # of the stream so far, or None
 )->Past:
     "Where a stream stands; what is no past of one is an error."
@@ -316,14 +337,6 @@ def real_tokens(
     raise ValueError(f"row {int(real.any(1).int().argmin())} of the batch is all padding "
                      f"(rows count from 0): every row needs a real token")
 
-def check_padding(tokens, mask, name='mask')->None:
-    "A padding mask is bool, and has a place for each token."
-    kind = getattr(mask, 'dtype', type(mask).__name__)
-    if kind != torch.bool or mask.shape != tokens.shape:
-        got = [*mask.shape] if kind == torch.bool else kind
-        raise ValueError(f"{name} is bool {[*tokens.shape]} like the tokens, True for a "
-                         f"real one; got {got}")
-
 def places(real, start:int, t:int): # start; [b,t] where there is padding
     "The position of each of the last t tokens, counted from the first real one."
     if real is None: return start
@@ -342,6 +355,7 @@ def outcome(
     if targets is None or not head.structured: return Output(head.logits(x), past, losses)
     return Output(None, past, losses, head.nll(x, targets))
 
+# %% ../nbs/03_transformer.ipynb #abd6d109
 class TransformerLM(nn.Module):
     "Decoder-only Transformer: the vanilla layers under a causal span."
     carries_past,loss_weights = False,{}
@@ -373,7 +387,7 @@ def forward(self:TransformerLM,
 )->Output: # logits [b,t,v]
     "Scores of the token after each position."
     check_tokens(tokens, self.vocab_size)
-    past,t = resume(past),tokens.size(1)
+    past,t = as_past(past),tokens.size(1)
     real = real_tokens(tokens, mask, past)
     x = self.positions(self.embed(tokens), places(real, past.position, t))   # [b,t,d]
     keep = nothing if self.training or not cache else None
@@ -428,7 +442,7 @@ def forward(self:Transformer,
 )->Output: # logits [b,t,v]
     "Scores of the target token after each position."
     check_tokens(tgt, self.vocab_size, 'target tokens')
-    start,layers,_ = resume(past)
+    start,layers,_ = as_past(past)
     source = Source(self.encode(src, src_mask), src_mask) if past is None else None
     x = self.dropout(self.positions(self.embed(tgt), start))             # [b,t,d]
     keep = nothing if self.training or not cache else None
@@ -466,7 +480,7 @@ def forward(self:MaskedLM,
     check_tokens(tokens, self.vocab_size)
     if past is not None:
         raise ValueError("a model that reads both sides has no past: give the whole text")
-    real,t = real_tokens(tokens, mask, resume(None)),tokens.size(1)
+    real,t = real_tokens(tokens, mask, as_past(None)),tokens.size(1)
     x = self.dropout(self.positions(self.embed(tokens), places(real, 0, t)))
     x = self.encoder(x, mask=real_only(None, real, t), keep=nothing)[0]
     return outcome(self.head, x, None, targets)

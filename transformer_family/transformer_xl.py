@@ -6,8 +6,8 @@ Docs: https://transformer-family.github.io/transformer_family/transformer_xl.htm
 
 # %% auto #0
 __all__ = ['xl_sizes', 'rel_shift', 'score_terms', 'past_only', 'relative_weights', 'RelativeScore', 'shifted_attention', 'RelKV',
-           'RelativeAttention', 'new_uv', 'keep_last', 'XLLayer', 'AdaptiveSoftmax', 'TransformerXL', 'remembered',
-           'rotate_to', 'fused_attention', 'softmax_costs']
+           'RelativeAttention', 'new_uv', 'keep_last', 'real_last', 'XLLayer', 'AdaptiveSoftmax', 'TransformerXL',
+           'remembered', 'rotate_to', 'fused_attention', 'softmax_costs']
 
 # %% ../nbs/20_transformer_xl.ipynb #bab83b2c
 from dataclasses import dataclass
@@ -29,8 +29,8 @@ from .core import (
     Output, check_rate, check_sizes, check_tokens, configured)
 from .positions import angles, sinusoids
 from transformer_family.transformer import (
-    Encoder, EncoderLayer, FeedForward, Head, Past, PostNorm, check_targets, outcome,
-    real_tokens, resume)
+    Encoder, EncoderLayer, FeedForward, Head, Past, PostNorm, check_targets, nothing,
+    outcome, real_tokens, as_past)
 
 # %% ../nbs/20_transformer_xl.ipynb #97d615f0
 def _shift_view(x): # [...,t,s+1] contiguous, the last column is never read where j ≤ i
@@ -87,9 +87,9 @@ class RelativeScore(Score):
         h = at[1]
         return r[h,r.size(1)-tile.shape[2]-1:], u[h,None,None], v[h,None,None]
 
-    def __call__(self, q, k, tile, r, u, v):
+    def terms(self, q, tile, r, u, v):
         X = torch.einsum('bhcik,hjk->bhcij', q+v, r)                   # [b,h,1,B,W+1]
-        return ((q+u) @ k.mT).add_(_shift_view(X))
+        return q+u, _shift_view(X)
 
     def vjp(self, dS, q, k, tile, r, u, v):
         dX = _unshifted(dS)
@@ -120,10 +120,9 @@ def shifted_attention(
     span = past_only(span, q, k)
     if q.size(-2) == 1: return _one_query(q, k, v, r, uv, span, dropout_p)
     n = span.n if isinstance(span, window) else Window.n
-    tiling = Window(n, 0, 128 if torch.is_grad_enabled() else 64)     # the faster of each
     params = r, *(_wide(x)*q.size(-1)**-.5 for x in uv)
     data = [span] if isinstance(span, Tensor) else []
-    return tiled_attention(q, k, v, tiling, RelativeScore(), params, data,
+    return tiled_attention(q, k, v, Window(n, 0, 128), RelativeScore(), params, data,
                            dropout_p=dropout_p, keep=keep)
 
 def _one_query(q, k, v, r, uv, span, dropout_p):
@@ -254,14 +253,6 @@ def layer_masks(self:RelativeAttention, layers, mask, x, past):
     "Every layer gets the span itself: tiles want a window's number."
     return [mask]*len(layers)
 
-# %% ../nbs/20_transformer_xl.ipynb #c0669d14
-@patch
-def weights(self:RelativeAttention, x, past=None, mask=causal, source=None):
-    "The weights [b,h,t,s] of a call."
-    q,k,_,_ = self.project(x, past); s = k.size(-2)
-    r = self.relative_keys(s)[:,:-1]
-    return relative_weights(q, k, r, self.u, self.v, mask)
-
 # %% ../nbs/20_transformer_xl.ipynb #78cb546d
 def _tail(x, n):
     "The last n positions of x in memory of their own."
@@ -271,14 +262,21 @@ def _tail(x, n):
 def keep_last(
     past, # [b,m,d] or RelKV
     n:int, # positions to store; None: all
-    t:int # of them new: the next segment is expected to be as long
+    t:int, # of them new: the next segment is expected to be as long
+    real=None # bool [b,m]: which are no padding; they go last. None: all are
 ):
     "The memory that remains of a past, without its gradient."
-    if isinstance(past, Tensor): return _tail(past, n)
+    if isinstance(past, Tensor): return _tail(real_last(past, real), n)
     k,v,r = past
     if r is not None:
         r = _tail(r[:1], None if n is None else n+t+1).expand(k.size(0),-1,-1,-1)
-    return RelKV(_tail(k, n), _tail(v, n), r)
+    return RelKV(*(_tail(real_last(x, real), n) for x in (k,v)), r)
+
+def real_last(x:Tensor, real)->Tensor: # [b,m,d] or [b,h,m,k]
+    "Real positions last and in their order: padding among them would count as distance."
+    if real is None: return x
+    order = real.byte().argsort(dim=1, stable=True)[...,None]                  # [b,m,1]
+    return x.take_along_dim(order if x.ndim == 3 else order[:,None], -2)
 
 # %% ../nbs/20_transformer_xl.ipynb #d5bc1149
 class XLLayer(EncoderLayer):
@@ -357,7 +355,7 @@ def forward(self:AdaptiveSoftmax, tokens:Tensor)->Tensor: # [b,t] to [b,t,d]
 def _parts(self:AdaptiveSoftmax):
     "Projection, table, biases: of the head, where each cluster is a word, then of each."
     biases = [self.bias[a:b] for a,b in pairwise(self.ends)]
-    if self.up: tables,down = [*self.tables], [self.head, *self.up[1:]]
+    if self.up: tables,down = [*self.tables], [self.head, *[*self.up][1:]]
     else:
         tables = [*self.tables[0].split([len(b) for b in biases])]
         down = [None]*len(biases)
@@ -407,17 +405,18 @@ def forward(self:TransformerXL,
     tokens:Tensor, # [b,t], integers
     past:Past=None, # of the stream so far
     targets:Tensor=None, # [b,t], looked at where there are clusters
-    mask:Tensor=None # bool [b,t], True for a real token; None: all are
+    mask:Tensor=None, # bool [b,t], True for a real token; None: all are
+    cache:bool=True # False: leave nothing behind
 )->Output: # logits [b,t,v], or nll [b,t]
     "Scores of the next tokens, or costs of the targets; the next segment's memory."
     check_tokens(tokens, self.vocab_size)
-    past,t = resume(past),tokens.size(1)
-    real = real_tokens(tokens, mask, past._replace(position=remembered(past)))
+    past,t = as_past(past),tokens.size(1)
+    real = real_tokens(tokens, mask, Past(remembered(past), None, past.mask))
     x = self.dropout(self.embed(tokens))                                     # [b,t,d]
-    keep = partial(keep_last, n=self.mem_len, t=t)
+    keep = partial(keep_last, n=self.mem_len, t=t, real=real) if cache else nothing
     x,layers,_ = self.layers(x, past.layers, real_only(self.span, real, t), keep=keep)
-    if real is not None: real = real[:,max(0, real.size(1)-self.mem_len):].clone()
-    left = Past(past.position + t, layers, real)
+    if real is not None: real = keep_last(real[...,None], self.mem_len, t, real)[...,0]
+    left = Past(past.position + t, layers, real) if cache else None
     return outcome(self.head, self.dropout(x), left, targets)
 
 # %% ../nbs/20_transformer_xl.ipynb #c83f239d
@@ -469,38 +468,46 @@ def fused_attention(
                     dropout_p=dropout_p)
     return out[...,:d_head]
 
+# %% ../nbs/20_transformer_xl.ipynb #c0669d14
+@patch
+def weights(self:RelativeAttention, x, past=None, mask=causal, source=None):
+    "The weights [b,h,t,s] of a call."
+    q,k,_,_ = self.project(x, past); s = k.size(-2)
+    r = self.relative_keys(s)[:,:-1]
+    return relative_weights(q, k, r, self.u, self.v, mask)
+
 # %% ../nbs/20_transformer_xl.ipynb #feddcff9
 _at_once = 2**25                     # scores that exist at one time
 
-def _rows(y, n):
+def _some_rows(y, n):
     "The rows of which the target is one of n, in tiles."
     return ((0 <= y) & (y < n)).nonzero()[:,0].split(max(1, _at_once//n))
 
 def _scores(x, E, bias): return _wide(x @ E.T).add_(_wide(bias))
 
 @torch.library.custom_op('transformer_family::softmax_costs', mutates_args=())
-def _costs(x:Tensor, E:Tensor, bias:Tensor, y:Tensor)->Tuple[Tensor, Tensor]:
+def _softmax_costs(x:Tensor, E:Tensor, bias:Tensor, y:Tensor)->Tuple[Tensor, Tensor]:
     exact = torch.promote_types(x.dtype, torch.float32)
     cost,lse = (x.new_zeros(len(x), dtype=exact) for _ in range(2))
     with exactly(x):
-        for rows in _rows(y, len(E)):
+        for rows in _some_rows(y, len(E)):
             S = _scores(x[rows], E, bias)                                       # [·,n]
             lse[rows] = S.logsumexp(-1)
             cost[rows] = lse[rows] - S.gather(1, y[rows,None])[:,0]
     return cost, lse
 
-@_costs.register_fake
-def _(x, E, bias, y):
+@_softmax_costs.register_fake
+def _softmax_like(x, E, bias, y):
     exact = torch.promote_types(x.dtype, torch.float32)
     return x.new_empty(len(x), dtype=exact), x.new_empty(len(x), dtype=exact)
 
 # %% ../nbs/20_transformer_xl.ipynb #b636295c
 @torch.library.custom_op('transformer_family::softmax_costs_backward', mutates_args=())
-def _costs_backward(g:Tensor, x:Tensor, E:Tensor, bias:Tensor, y:Tensor, lse:Tensor
+def _softmax_backward(g:Tensor, x:Tensor, E:Tensor, bias:Tensor, y:Tensor, lse:Tensor
                     )->Tuple[Tensor, Tensor, Tensor]:
     dx,dE,db = (torch.zeros_like(z) for z in (x, E, bias))
     with exactly(x):
-        for rows in _rows(y, len(E)):
+        for rows in _some_rows(y, len(E)):
             dS = _scores(x[rows], E, bias).sub_(lse[rows,None]).exp_()          # [·,n]
             dS.scatter_add_(1, y[rows,None], torch.full_like(dS[:,:1], -1))
             db += dS.mul_(g[rows,None]).sum(0)
@@ -508,18 +515,20 @@ def _costs_backward(g:Tensor, x:Tensor, E:Tensor, bias:Tensor, y:Tensor, lse:Ten
             dx[rows] = dS @ E; dE.addmm_(dS.T, x[rows])
     return dx, dE, db
 
-@_costs_backward.register_fake
-def _(g, x, E, bias, y, lse): return tuple(torch.empty_like(z) for z in (x, E, bias))
+@_softmax_backward.register_fake
+def _softmax_grads_like(g, x, E, bias, y, lse):
+    return tuple(torch.empty_like(z) for z in (x, E, bias))
 
-def _save(ctx, inputs, output): ctx.save_for_backward(*inputs, output[1])
-def _grad(ctx, g, _): return *_costs_backward(g.contiguous(), *ctx.saved_tensors), None
-_costs.register_autograd(_grad, setup_context=_save)
+def _softmax_save(ctx, inputs, output): ctx.save_for_backward(*inputs, output[1])
+def _softmax_grad(ctx, g, _):
+    return *_softmax_backward(g.contiguous(), *ctx.saved_tensors), None
+_softmax_costs.register_autograd(_softmax_grad, setup_context=_softmax_save)
 
 def softmax_costs(x:Tensor, E:Tensor, bias:Tensor, y:Tensor)->Tensor:
     "−log P of y [n] for scores x·E + bias, in tiles; 0 where y is no row of E."
     kind = x.device.type; half = torch.is_autocast_enabled(kind)
     dtype = torch.get_autocast_dtype(kind) if half else x.dtype
-    return _costs(x.to(dtype), E.to(dtype), bias, y)[0]
+    return _softmax_costs(x.to(dtype), E.to(dtype), bias, y)[0]
 
 # %% ../nbs/20_transformer_xl.ipynb #0d6593a1
 @patch
@@ -528,7 +537,7 @@ def nll(self:AdaptiveSoftmax,
     targets:Tensor # [b,t], −100 where nothing is asked
 )->Tensor: # [b,t], 0 where nothing is asked
     "What each target costs; a cluster scores the positions whose target it holds."
-    check_targets(x, targets); _check_range(targets, self.ends[-1])
+    check_targets(x, targets, self.ends[-1])
     x,y = x.flatten(0,1), targets.flatten().long()
     (_,n),*rest = pairwise(self.ends)
     ys = [y, *(torch.where(y < b, y-a, -1) for a,b in rest)]       # −1: in none of these
@@ -536,15 +545,6 @@ def nll(self:AdaptiveSoftmax,
     cost = sum(softmax_costs(x if W is None else x @ W, E, b, y)
                for (W,E,b),y in zip(self._parts(), ys))
     return cost.view(targets.shape)
-
-# %% ../nbs/20_transformer_xl.ipynb #58fee5d6
-def _check_range(targets, n):
-    "Raise for targets that are no tokens (in eager mode on the CPU)."
-    if torch.compiler.is_compiling() or targets.device.type != 'cpu': return
-    bad = targets[((targets < 0) | (targets >= n)) & (targets != -100)]
-    if bad.numel():
-        raise ValueError(f"targets must lie in 0…{n-1}, or be −100 where nothing is "
-                         f"asked; got {bad[0].item()}")
 
 # %% ../nbs/20_transformer_xl.ipynb #f7cc0129
 _words = dict(vocab_size=267_735, cutoffs=[20_000,40_000,200_000])

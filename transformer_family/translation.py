@@ -12,11 +12,9 @@ __all__ = ['SPECIAL', 'word_vocabulary', 'bpe_vocabulary', 'learn_vocabulary', '
 # %% ../nbs/07_translation.ipynb #36e8abdc
 import math
 import random
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from fastai.callback.core import Callback
 from fastai.data.core import DataLoaders
 from fastai.data.load import DataLoader, first
@@ -24,11 +22,11 @@ from fastcore.basics import patch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 
-from .attention import attention_weights
-from .core import check_sizes
+from .attention import recorded
+from .core import check_sizes, uncached, unwrap
 from .data import END, PAD, START, Position
 from .generation import translate
-from .training import evaluating, unwrap
+from .training import asked, costs, evaluating
 from .transformer import hide_tokens
 
 # %% ../nbs/07_translation.ipynb #fb7fca93
@@ -278,27 +276,12 @@ def bits_per_token(
     with evaluating(model):
         for batch in PairLoader(encode_pairs(pairs, vocab), bs, False, device=device):
             *x,y = batch
-            z = model(*x).logits.float().transpose(1,2)                      # [b,v,t]
-            cost = F.cross_entropy(z, y, reduction='none')                     # [b,t]
+            out = model(*x, **asked(model, y), **uncached(model))
+            cost = costs(out, y)                                               # [b,t]
             bits,n = bits + cost.double().sum().item(), n + (y != -100).sum().item()
     return bits / n / math.log(2)
 
 # %% ../nbs/07_translation.ipynb #9c7fa5af
-@contextmanager
-def _watched(attns, kept):
-    "Let attention layers note their weights in `kept` for a while."
-    def watch(attend):
-        def _attend(q, k, v, span=None, bias=None, **kwargs):
-            kept.append(attention_weights(q, k, span, bias))
-            return attend(q, k, v, span, bias, **kwargs)
-        return _attend
-    before = [a.attend for a in attns]
-    try:
-        for a in attns: a.attend = watch(a.attend)
-        yield
-    finally:
-        for a,attend in zip(attns, before): a.attend = attend
-
 def cross_attention(
     model:nn.Module, # encoder-decoder
     src:Tensor, # [b,s]
@@ -306,9 +289,10 @@ def cross_attention(
     src_mask:Tensor=None # bool [b,s], True for a real token
 )->Tensor: # [l,b,h,t,s]
     "The weights with which the positions of a target look at its source, layer by layer."
-    kept,attns = [],[m.cross for m in unwrap(model).modules() if hasattr(m, 'cross')]
-    with evaluating(model), _watched(attns, kept): model(src, tgt, src_mask)
-    return torch.stack(kept)
+    inner = unwrap(model)
+    with evaluating(inner), recorded(inner, states=False) as seen:
+        inner(src, tgt, src_mask, **uncached(inner))
+    return torch.stack(seen.last('cross'))
 
 # %% ../nbs/07_translation.ipynb #31ae88e9
 class HideTokens(Callback):
@@ -325,8 +309,10 @@ class HideTokens(Callback):
 def fill_in(
     model:nn.Module, # MaskedLM
     tokens:Tensor, # [b,t], hidden ones are `mask`
-    mask:int=256
+    mask:int=256,
+    real:Tensor=None # bool [b,t], True for a real token; None: all are
 )->Tensor: # [b,t]
     "The likeliest token in each gap, all gaps at once."
-    with evaluating(model): guess = model(tokens).logits[...,:mask].argmax(-1)
+    given = {} if real is None else dict(mask=real)
+    with evaluating(model): guess = model(tokens, **given).logits[...,:mask].argmax(-1)
     return torch.where(tokens == mask, guess, tokens)
