@@ -8,7 +8,7 @@ Docs: https://transformer-family.github.io/transformer_family/gated_transformer_
 __all__ = ['ResidualGate', 'InputGate', 'OutputGate', 'HighwayGate', 'SigTanhGate', 'GRUGate', 'Gated', 'episode_mask',
            'still_seen', 'GTrXL', 'history_effect']
 
-# %% ../nbs/50_gated_transformer_xl.ipynb #8b276ae5
+# %% ../nbs/50_gated_transformer_xl.ipynb #cb32a54a
 from functools import partial
 
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from .attention import span_mask, window
 from .core import check_sizes, configured
 from .transformer import (
-    Encoder, FeedForward, Past, PostNorm, PreNorm, resume)
+    Encoder, FeedForward, Past, PostNorm, PreNorm, as_past)
 from .transformer_xl import (
     RelativeAttention, XLLayer, _check_length, keep_last, new_uv)
 
@@ -138,7 +138,7 @@ class GTrXL(nn.Module):
             d_head=d_head, uv=new_uv(n_heads, d_head or d_model//n_heads),
             ff=partial(FeedForward, dropout=dropout))
 
-# %% ../nbs/50_gated_transformer_xl.ipynb #63309d57
+# %% ../nbs/50_gated_transformer_xl.ipynb #8d3a73c3
 @patch
 def forward(self:GTrXL,
     x:Tensor, # [b,t,d], features of b environments
@@ -146,7 +146,7 @@ def forward(self:GTrXL,
     starts:Tensor=None # bool [b,t], where an episode begins; None: nowhere
 )->tuple: # [b,t,d], Past
     "Features that know their episode, and the memory for the next segment."
-    start,layers,seen = resume(past)                  # fastai makes it a plain tuple
+    start,layers,seen = as_past(past)                 # fastai makes it a plain tuple
     if seen is None: seen = x.new_zeros(len(x), 0, dtype=torch.bool)
     if starts is None: starts = x.new_zeros(x.shape[:2], dtype=torch.bool)
     self._check_features(x, seen, starts)

@@ -8,9 +8,10 @@ Docs: https://transformer-family.github.io/transformer_family/reinforcement_lear
 __all__ = ['tasks', 'Discrete', 'Box', 'VectorTask', 'TMaze', 'RepeatPrevious', 'LSTMCore', 'Memoryless', 'Policy', 'Agent',
            'spaces', 'agent_for', 'advantages', 'Rollouts', 'chosen', 'ppo', 'vmpo', 'VMPO', 'FollowAgent',
            'RolloutsOnly', 'ScoreProgress', 'rl_learner', 'Episode', 'play', 'draw_step', 'write_gif', 'make_envs',
-           'mean_return', 'scores_csv', 'SaveAgent', 'plot_scores', 'gym_envs']
+           'mean_return', 'scores_csv', 'SaveAgent', 'agent_state', 'resume_agent', 'restore_agent', 'plot_scores',
+           'gym_envs']
 
-# %% ../nbs/51_reinforcement_learning.ipynb #34e78f1e
+# %% ../nbs/51_reinforcement_learning.ipynb #265f0aaa
 import io
 import math
 from copy import deepcopy
@@ -26,6 +27,7 @@ from fastai.callback.schedule import Learner  # with fit_one_cycle
 from fastai.callback.training import GradientClip
 from fastai.data.core import DataLoaders
 from fastai.data.load import DataLoader
+from fastai.learner import ValueMetric
 from fastai.torch_core import trainable_params
 from fastcore.basics import patch
 from fastcore.foundation import L
@@ -34,7 +36,8 @@ from .attention import recorded
 from .core import check_sizes, configured, new_ax, tree_map
 from .gated_transformer_xl import GTrXL
 from .training import (
-    StopOnNaN, adamw, evaluating, save, write_atomic)
+    StopOnNaN, _unique, adamw, evaluating, load_weights, pack, read_tensors, save, unpack,
+    write_atomic, write_tensors)
 
 # %% ../nbs/51_reinforcement_learning.ipynb #c6a45d23
 class Discrete:
@@ -459,7 +462,7 @@ class ScoreProgress(ProgressCallback):
         frames,score = self.dls.train.scores[-1]
         self.pbar.comment = f'{frames:,} frames, score {score:.3f}'
 
-# %% ../nbs/51_reinforcement_learning.ipynb #54fc869e
+# %% ../nbs/51_reinforcement_learning.ipynb #a7a0e4e9
 def rl_learner(
     env, # a vector environment
     agent:nn.Module, # from `agent_for`
@@ -473,9 +476,11 @@ def rl_learner(
     dls = DataLoaders(Rollouts(env, agent, **kwargs), [])
     own = [RolloutsOnly(), StopOnNaN(), GradientClip(clip)]
     own_params = [*loss.parameters()] if isinstance(loss, nn.Module) else []
+    score = ValueMetric(lambda: dls.train.scores[-1][1], 'score')
     learn = Learner(dls, agent, loss_func=loss, lr=lr, opt_func=partial(adamw, wd=0.),
                     splitter=lambda m: [*trainable_params(m), *own_params],
-                    cbs=own + L(cbs))
+                    metrics=score, cbs=own + L(cbs))
+    learn.recorder.train_metrics,learn.recorder.valid_metrics = True,False
     learn.remove_cb(ProgressCallback)
     return learn.add_cb(ScoreProgress())
 
@@ -585,7 +590,7 @@ def mean_return(
             ended += done
     return float(np.mean(ended[:n]))
 
-# %% ../nbs/51_reinforcement_learning.ipynb #4137c4b6
+# %% ../nbs/51_reinforcement_learning.ipynb #705bc3d5
 def scores_csv(
     scores # (frames, score) of each rollout
 )->str:
@@ -594,19 +599,77 @@ def scores_csv(
     return '\n'.join(['frames,score', *rows]) + '\n'
 
 class SaveAgent(Callback):
-    "Keep a run's folder: the agent, its config, its scores."
+    "Keep a run's folder: agent, config, scores, and what it takes to go on."
     order = 70
     def __init__(self, folder, every:int=10, **extra): # rollouts; entries of the config
         check_sizes(every=every)
         self.folder,self.every,self.extra = Path(folder),every,extra
+        self.stop = False                            # True: write and stop here
 
-    def before_fit(self): self.write()
+    def before_fit(self):
+        self.stop = False
+        if not (self.folder/'config.json').exists(): self.write()
+
     def after_epoch(self):
-        if (self.epoch+1) % self.every == 0 or self.epoch+1 == self.n_epoch: self.write()
+        last = self.epoch+1 == self.n_epoch
+        if last or self.stop or (self.epoch+1) % self.every == 0: self.write()
+        if self.stop: raise KeyboardInterrupt
 
     def write(self):
-        save(self.model, self.folder, **self.extra)
-        write_atomic(self.folder/'scores.csv', scores_csv(self.dls.train.scores))
+        write_atomic(save(self.model, self.folder, **self.extra)/'scores.csv',
+                     scores_csv(self.dls.train.scores))
+        tensors = {}
+        spec = pack(agent_state(self.learn), tensors, 'state')
+        write_tensors(self.folder/'checkpoint.safetensors', tensors, state=spec)
+
+# %% ../nbs/51_reinforcement_learning.ipynb #e6397918
+@patch
+def state_dict(self:Rollouts)->dict:
+    "What a continued run needs beside new episodes."
+    return dict(frames=self.frames, moments=self.moments,
+                scores=torch.tensor(self.scores, dtype=torch.float64).view(-1, 2),
+                generator=self.generator.get_state())
+
+@patch
+def load_state_dict(self:Rollouts, state:dict):
+    "Continue from a state, with episodes that were not seen before."
+    self.frames,self.moments = state['frames'],state['moments'].to(self.device)
+    self.scores = [(int(f), s) for f,s in state['scores'].tolist()]
+    self.generator.set_state(state['generator'])
+    self.restart(int(torch.randint(2**31, (), generator=self.generator)))
+
+# %% ../nbs/51_reinforcement_learning.ipynb #a0c8c2c8
+def agent_state(learn:Learner)->dict: # of tensors, numbers and dicts
+    "Everything that the next rollout depends on, but for the environments."
+    loss,budget = learn.loss_func,getattr(learn, 'budget', None)
+    own = loss.state_dict() if isinstance(loss, nn.Module) else {}
+    spent = (budget.step,budget.seconds) if budget else (0,0.)
+    return dict(model=_unique(learn.model), opt=learn.opt.opt.state_dict(), spent=spent,
+                loss=own, rollouts=learn.dls.train.state_dict(), rng=torch.get_rng_state())
+
+def resume_agent(
+    learn:Learner, # built as at first, not yet trained
+    folder # of the run
+)->int: # frames so far
+    "Continue a run from its checkpoint."
+    tensors,meta = read_tensors(Path(folder)/'checkpoint.safetensors')
+    try: restore_agent(learn, unpack(meta['state'], tensors))
+    except (LookupError, TypeError, AttributeError, RuntimeError, ValueError) as e:
+        raise ValueError(f"checkpoint.safetensors in {folder} is not of this run "
+                         f"({type(e).__name__}: {e}): restore it from a copy, or start "
+                         f"a new run") from e
+    return learn.dls.train.frames
+
+# %% ../nbs/51_reinforcement_learning.ipynb #f516d878
+def restore_agent(learn:Learner, state:dict): # from `agent_state`
+    "Put a Learner where it was."
+    load_weights(learn.model, state['model'], 'the checkpoint')
+    if not learn.opt: learn.create_opt()
+    learn.opt.opt.load_state_dict(state['opt'])
+    if isinstance(learn.loss_func, nn.Module): learn.loss_func.load_state_dict(state['loss'])
+    learn.dls.train.load_state_dict(state['rollouts'])
+    torch.set_rng_state(state['rng'])
+    if hasattr(learn, 'budget'): learn.budget.step,learn.budget.before = state['spent']
 
 # %% ../nbs/51_reinforcement_learning.ipynb #ec9e0fec
 def plot_scores(
