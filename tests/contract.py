@@ -19,7 +19,9 @@ from transformer_family.training import costs, load, save
 
 VOCAB, LEN, BATCH = 50, 24, 3
 SMALL = dict(vocab_size=VOCAB, d_model=32, n_layers=2, n_heads=4, max_len=LEN)
-OWN = {    # model -> further arguments that make it small
+OWN = {    # model -> further arguments that make it small, or show what it is about
+    'act_rnn': dict(max_steps=4, epsilon=.26),                           # so that some positions halt after one step,
+    'universal_transformer': dict(n_layers=4, epsilon=.26),              # the others after two
     'image_transformer': dict(size=[4, 6], block=7, memory=5),
     'reformer': dict(chunk=4, n_hashes=2, window=5)}
 
@@ -328,12 +330,12 @@ def padding(name):
 
 
 def looked(model, tokens):
-    "What was recorded of a call, and the inputs and outputs of each attention by name."
+    "What was recorded of a call, and the inputs and outputs of each attention, by name, one for each time."
     calls, hooks = {}, []
     for n, m in model.named_modules():
         if isinstance(m, Heads):
             def note(m, args, out, n=n):
-                calls[n] = m, args, out
+                calls.setdefault(n, []).append((m, args, out))
             hooks.append(m.register_forward_hook(note))
     with recorded(model) as seen:
         out = model(tokens)
@@ -346,14 +348,16 @@ def weights(name):
     model, tokens = small(name), some_tokens()
     seen, calls, out = looked(model, tokens)
     close(out.logits, model(tokens).logits)
-    assert len(seen.weights) == len(seen.states) == SMALL['n_layers']
-    for [A] in seen.weights.values():
+    maps, states = (sum(kept.values(), []) for kept in seen)
+    assert len(maps) == len(states) == OWN.get(name, SMALL).get('n_layers', SMALL['n_layers'])
+    for A in maps:
         assert A.shape == (BATCH, SMALL['n_heads'], LEN, LEN) and not A.requires_grad
         assert (A >= 0).all() and not A.triu(1).any()
         close(A.sum(-1), A.any(-1).double())          # of a row: 1, or 0 where it sees nothing
-    for n, (m, (x, *_), (y, *_)) in calls.items():
-        close(m.out(seen.weights[n][0] @ m.keys_values(x).v), y)
-    for [state] in seen.states.values():
+    for n, made in calls.items():
+        for (m, (x, *_), (y, *_)), A in zip(made, seen.weights[n], strict=True):
+            close(m.out(A @ m.keys_values(x).v), y)
+    for state in states:
         assert state.shape[:2] == (BATCH, LEN)
     with pytest.raises(ValueError, match='tokens'), recorded(model):
         model(tokens + VOCAB)
@@ -374,7 +378,8 @@ def uncached_logits(name):
         hook.remove()
     close(out.logits, model(tokens).logits)
     assert out.past is None, 'something is left behind'
-    assert most and not any(most), f'tensors of earlier layers that live: {most}'
+    assert most or not any(isinstance(m, Heads) for m in model.modules()), 'no layer was seen'
+    assert not any(most), f'tensors of earlier layers that live: {most}'
 
 
 def nll(name):

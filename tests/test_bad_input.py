@@ -3,15 +3,17 @@ from functools import partial
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.contract import some_tokens
 from transformer_family import zoo
+from transformer_family.adaptive_computation import ACT, ACTRNN
 from transformer_family.attention import KV, CrossAttention, MultiHeadAttention, Source, recorded
 from transformer_family.core import Output
 from transformer_family.positions import ShawAttention
 from transformer_family.transformer import (
     Decoder, Encoder, EncoderLayer, MaskedLM, Past, PreNorm, TiedEmbedding, Transformer, TransformerLM)
+from transformer_family.universal_transformer import UniversalTransformer, UniversalTransformerLM
 
 torch.manual_seed(0)
 SIZES = dict(d_model=32, n_layers=2, n_heads=4)
@@ -40,6 +42,16 @@ def rows(mask):
 class Clipped(MultiHeadAttention):
     def __init__(self, d_model, n_heads, clip):
         super().__init__(d_model, n_heads)
+
+
+RNN = ACTRNN(50, 32, 2, max_steps=3).eval()
+UT = UniversalTransformerLM(50, **SIZES, max_len=24).eval()
+UT_PAIR = UniversalTransformer(50, **SIZES, max_len=24).eval()
+
+
+def growing(x, state):
+    "A cell that gives a larger state every time."
+    return x if state is None else torch.cat([state, x], 1)
 
 
 REAL = torch.ones(3, 24, dtype=torch.bool)
@@ -117,6 +129,33 @@ BAD = {    # id -> call, words of its sentence
     'targets, None': (lambda: LM.head.nll(X, None), 'got NoneType'),
     'targets, out of range': (lambda: LM.head.nll(X, TOKENS[:, :9] + 50), 'targets must lie in 0…49, or be −100'),
     'targets, in parts': (lambda: TiedEmbedding(50, 32, chunk=4).nll(X, TOKENS[:, :9] - 50), 'targets must lie in'),
+    'halting, an ε of 0': (lambda: ACT(nn.GRUCell(3, 4), epsilon=0), 'epsilon must lie between 0 and 1, got 0'),
+    'halting, an ε of 1': (lambda: zoo.build('universal_transformer', epsilon=1), 'between 0 and 1, got 1'),
+    'halting, an ε below 0': (lambda: zoo.build('act_rnn', epsilon=-.1), 'between 0 and 1, got -0.1'),
+    'halting, no number as ε': (lambda: zoo.build('act_rnn', epsilon=float('nan')), 'between 0 and 1, got nan'),
+    'halting, no step': (lambda: ACT(nn.GRUCell(3, 4), max_steps=0), 'max_steps must be an integer of at least 1, got 0'),
+    'halting, no step of a model': (lambda: zoo.build('act_rnn', max_steps=-1), 'max_steps must be an integer'),
+    'halting, no step of a layer': (lambda: zoo.build('universal_transformer', n_layers=0), 'n_layers must be an integ'),
+    'halting, half a step': (lambda: UniversalTransformer(50, n_layers=2.5), 'n_layers must be an integer of at least'),
+    'halting, a price below 0': (lambda: zoo.build('act_rnn', penalty=-1), 'must be 0 or above, got -1'),
+    'halting, a price below 0 per step': (lambda: UniversalTransformerLM(penalty=-.1), 'must be 0 or above, got -0.1'),
+    'halting, a price below 0 on both sides': (lambda: UniversalTransformer(50, penalty=-2), 'must be 0 or above'),
+    'halting, an unknown rule': (lambda: UniversalTransformerLM(act='mean'), "act is 'mean_field', 'interpolate' or None"),
+    'halting, a growing state': (lambda: ACT(growing, d_state=4, halt_bias=-9.)(torch.ones(2, 3)),
+                                 'a cell must return a state of the shape that it was given, got [[2, 8]] for [[2, 4]]'),
+    'halting, a state of no known size': (lambda: ACT(growing), 'a function has no hidden_size: give d_state'),
+    'halting, beyond the positions': (lambda: UT(TOKENS, UT(TOKENS[:, :9]).past), 'but the model has max_len=24'),
+    'halting, a source beyond them': (lambda: UT_PAIR(TOKENS.repeat(1, 2), TOKENS), 'but the model has max_len=24'),
+    'halting, a target beyond them': (lambda: UT_PAIR(TOKENS, TOKENS.repeat(1, 2)), 'but the model has max_len=24'),
+    'halting, a past of other steps': (lambda: UT(TOKENS[:, :3], left(n_layers=3)), 'past has 3 steps, the model has 2'),
+    'halting, a past of other heads': (lambda: UT(TOKENS[:, :3], left(n_heads=2)), 'past has 2 heads of width 16'),
+    'halting, a past of another batch': (lambda: UT(TOKENS[:2, :3], PAST), 'past belongs to a batch of 3'),
+    'halting, a past of tensors': (lambda: UT(TOKENS[:, :3], Past(9, (X, X))), 'past is a Tensor that does not hold'),
+    'halting, a past of both sides': (lambda: UT(TOKENS[:, :3], PAIR(TOKENS, TOKENS[:, :9]).past), "not hold this layer's"),
+    'halting, states of other layers': (lambda: RNN(TOKENS, (3, (X[:, 0],))), 'past has 1 layers, the model has 2'),
+    'halting, states of another batch': (lambda: RNN(TOKENS[:2], RNN(TOKENS).past), 'past belongs to a batch of 3'),
+    'halting, states that are a tensor': (lambda: RNN(TOKENS, X), 'past is a Tensor that this model cannot have left'),
+    'halting, padding of floats': (lambda: RNN(TOKENS, mask=REAL.float()), 'mask is bool [3, 24] like the tokens'),
     'recording, in training': (lambda: recorded(TransformerLM()).__enter__(), 'a model is recorded in evaluation'),
     'recording, compiled': (lambda: recorded(torch.compile(LM)).__enter__(), 'record unwrap(model) and call that'),
 }

@@ -112,7 +112,7 @@ def test_warm_processes_end_as_they_should(tmp_path):
 
 
 @pytest.mark.parametrize('name', ['transformer-shaw', 'transformer-xl', 'adaptive-span', 'sparse-transformer',
-                                  'reformer'])
+                                  'reformer', 'act-rnn', 'universal-transformer'])
 def test_other_models_of_texts(cwd, name):
     "Trains, reports, writes and is judged."
     out = typed(cwd, 'tfam-train', name, *SMALL, '--steps', 4, '--out', 'r')
@@ -121,6 +121,8 @@ def test_other_models_of_texts(cwd, name):
     if name == 'adaptive-span':
         layers = [line.split() for line in out.splitlines() if line.startswith('  layer')]
         assert layers == [['layer', '1:', '32', '32']]
+    assert ('mean steps by position' in out) == (cwd/'r'/'ponder.png').exists() == (
+        name in ('act-rnn', 'universal-transformer'))
     assert 'is finished' in typed(cwd, 'tfam-train', '--resume', 'r', '--device', 'cpu')
     written = typed(cwd, 'tfam-generate', 'r', '--prompt', 'wall', '--n', 40)
     assert written.startswith('wall') and len(written.encode()) > 40         # bytes, some of them letters
@@ -307,6 +309,18 @@ def test_translator_from_scan_to_standard_input(cwd):
         assert status == 1 and sentence in err and out == '' and err.count('\n') == 1
     (run / 'vocabulary.json').unlink()
     assert 'vocabulary' in typed(cwd, 'tfam-generate', run, '--prompt', 'jump', rc=1)
+
+
+def test_translator_that_halts(numbers):
+    "The other encoder-decoder, from training to a file of pairs."
+    out = typed(numbers, 'tfam-train', 'universal-transformer-seq2seq', '--data', 'numbers.tsv', '--steps', 3, '--args',
+                'act=interpolate', *TINY, '--n-layers', 3)
+    assert 'pairs of numbers.tsv' in out and 'BLEU' in out
+    run = numbers/'runs'/'universal_transformer_seq2seq'
+    assert {k: json.loads((run/'config.json').read_text())['config'][k] for k in ('act', 'n_layers')} == {
+        'act': 'interpolate', 'n_layers': 3}
+    typed(numbers, 'tfam-generate', run, '--prompt', 'one two', '--n', 5)
+    assert typed(numbers, 'tfam-eval', run, '--data', 'numbers.tsv').splitlines()[-1].startswith('bits per token: ')
 
 
 def test_translator_killed_and_resumed_equals_uninterrupted(numbers):

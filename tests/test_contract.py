@@ -1,11 +1,15 @@
 """Every language model of the zoo keeps the contract; a new one joins by being listed."""
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from tests import contract
 from tests.contract import CHECKS
 from transformer_family import zoo
 from transformer_family.attention import MultiHeadAttention
+
+
+IN_A_GRAPH = [n for n in zoo.language_models if 'compiling' not in zoo.exempt(n)]
 
 
 @pytest.mark.parametrize('check', zoo.contract)
@@ -24,7 +28,7 @@ def test_every_promise_is_checked():
 
 
 @pytest.mark.parametrize('train', [False, True], ids=['evaluation', 'training'])
-@pytest.mark.parametrize('name', zoo.language_models)
+@pytest.mark.parametrize('name', IN_A_GRAPH)
 def test_one_graph_for_every_length(name, train):
     contract.one_graph(name, 'aot_eager', train)
 
@@ -34,9 +38,36 @@ def test_one_graph_of_inductor(train):
     contract.one_graph('transformer', 'inductor', train)
 
 
-@pytest.mark.parametrize('name', zoo.language_models)
+@pytest.mark.parametrize('name', IN_A_GRAPH)
 def test_export_with_a_dynamic_length(name):
     contract.exporting(name)
+
+
+HALTING = [n for n in zoo.language_models if hasattr(zoo.entry(n)[0], 'ponder_times')]
+
+
+@pytest.mark.parametrize('name', HALTING)
+def test_what_has_halted_is_skipped_by_eager_mode_alone(name, monkeypatch):
+    "In a graph all steps run under masks: more work, equal logits, losses and gradients."
+    model, (x, y) = contract.small(name).train(), (t[:, :6] for t in contract.batch())
+    N = model.ponder_times(x)
+    assert len(N.unique()) > 1 and N.max() < 4                               # the limit of both
+
+    def worked(f):
+        with FlopCounterMode(display=False) as counter:
+            logits = f(x).logits
+        loss = contract.total_loss(f, x, y)
+        return counter.get_total_flops(), [logits, loss, *torch.autograd.grad(loss, [*model.parameters()])]
+    less, want = worked(model)
+    whole, graphs = contract.compiled(model, 'eager')
+    loss = contract.total_loss(whole, x, y)
+    for a, b in zip([loss, *torch.autograd.grad(loss, [*model.parameters()])], want[1:], strict=True):
+        contract.close(a, b)
+    monkeypatch.setattr(torch.compiler, 'is_compiling', lambda: True)        # the graph's form, to count its work
+    more, same = worked(model)
+    for a, b in zip(same, want, strict=True):
+        contract.close(a, b)
+    assert graphs and less < .75*more
 
 
 @pytest.mark.parametrize('name', zoo.language_models)

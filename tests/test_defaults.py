@@ -17,6 +17,10 @@ PUBLISHED = {
     'images.Logistics': dict(n_mixtures=10, least=-7.),                                 # Salimans et al.
     'character_transformer.predictions': dict(n_targets=2),                             # Al-Rfou et al., 2.3
     'character_transformer.CharacterTransformer': dict(n_targets=2, auxiliary=True, dropout=0.),
+    'adaptive_computation.ACT': dict(max_steps=100, epsilon=.01, halt_bias=1.),         # Graves, 2 and 3
+    'universal_transformer.Recurrence': dict(act=None, epsilon=.01),                    # tensor2tensor
+    'universal_transformer.UniversalTransformerLM': dict(act='mean_field', penalty=.01, n_layers=6),
+    'universal_transformer.UniversalTransformer': dict(act='mean_field', penalty=.01, n_layers=6, dropout=.1),
 }
 OURS = {
     'transformer.TransformerLM': dict(vocab_size=256, d_model=128, n_layers=4, n_heads=4, dropout=0., max_len=512),

@@ -8,9 +8,10 @@ Docs: https://transformer-family.github.io/transformer_family/cli.html.md"""
 __all__ = ['MENDABLE', 'learned', 'RUN', 'MAYBE', 'at_prompt', 'sentence', 'one_sentence', 'tfam_models', 'number', 'settings',
            'pick_device', 'typed_value', 'typed_arguments', 'new_folder', 'refuse', 'TextRun', 'fresh', 'PairsRun',
            'ImageRun', 'check_same_data', 'make_learner', 'stop_gently', 'lines_for_bars', 'fit', 'figures', 'seeded',
-           'write_sample', 'write_plot', 'write_figure', 'show_spans', 'translation_figures', 'picture_grid', 'draws',
-           'kind_of', 'start_run', 'check_run', 'continue_run', 'tfam_train', 'input_lines', 'draw_pictures',
-           'tfam_generate', 'evaluate_pairs', 'evaluate_pictures', 'tfam_eval']
+           'write_sample', 'write_plot', 'write_figure', 'show_spans', 'mean_steps', 'show_ponder',
+           'translation_figures', 'picture_grid', 'draws', 'kind_of', 'start_run', 'check_run', 'continue_run',
+           'tfam_train', 'input_lines', 'draw_pictures', 'tfam_generate', 'evaluate_pairs', 'evaluate_pictures',
+           'tfam_eval']
 
 # %% ../nbs/70_cli.ipynb #61570a6f
 import warnings
@@ -30,11 +31,14 @@ from pathlib import Path
 from textwrap import fill
 
 import torch
+from torch import Tensor
 from fastcore.basics import patch
 from fastcore.script import call_parse
 
+from .adaptive_computation import ACTRNN
 from .adaptive_span import AdaptiveSpanTransformer, plot_spans, spans
-from .core import FITS, arguments, check_sizes, count_params, find
+from .core import (
+    FITS, arguments, check_sizes, count_params, find, new_ax)
 from .data import (Corpus, bz2_bits, corpora, corpus, fingerprint,
                                      lm_dls, pair_sources, pairs, read_corpus,
                                      unigram_entropy)
@@ -51,6 +55,7 @@ from .transformer import PreNorm
 from .translation import (bits_per_token, bleu, exact_match,
                                             learn_vocabulary, pair_dls, read_vocabulary,
                                             translate_text)
+from .universal_transformer import UniversalTransformerLM
 from .zoo import build, entry, models, presets, translators
 
 # %% ../nbs/70_cli.ipynb #ac84ee48
@@ -243,7 +248,8 @@ class PairsRun(TextRun):
     def build(self, name, **args):
         doubt = {} if self.run['data'] != 'scan' else dict(dropout=0.)
         own = dict(src_vocab=self.vocab.get_vocab_size(), max_len=self.run['seq_len'])
-        return fresh(name, {'wiring': PreNorm, **own, **doubt}, args)
+        if 'wiring' in arguments(entry(name)[0]): own['wiring'] = PreNorm
+        return fresh(name, {**own, **doubt}, args)
 
 # %% ../nbs/70_cli.ipynb #4509dfec
 @patch
@@ -404,7 +410,32 @@ def show_spans(model, text, folder):
         print(f'  layer {i:2}:', *(f'{n:5.0f}' for n in heads))
     write_figure(plot_spans(model, tokens).figure, folder/'spans.png')
 
-learned = {AdaptiveSpanTransformer: show_spans}    # what else a model has to show
+
+# %% ../nbs/70_cli.ipynb #72c93fc9
+def mean_steps(
+    model, # with `ponder_times`
+    text, # its symbols in a row
+    most:int=64 # texts that are read
+)->Tensor: # [t]
+    "Mean number of steps of each position of texts, summed over the layers."
+    t = min(getattr(model, 'max_len', None) or 128, len(text))
+    rows = text[:len(text)//t*t].view(-1, t)[:most]
+    N = model.ponder_times(rows.to(next(model.parameters()).device))
+    return N.double().view(-1, *rows.shape).sum(0).mean(0).cpu()
+
+def show_ponder(model, text, folder):
+    "Print how many steps a position takes, and draw it in ponder.png."
+    N = mean_steps(model, text)
+    print(f'\nmean steps by position, {N.mean():.2f} over all:')
+    for i,part in enumerate(parts := N.tensor_split(min(8, len(N)))):
+        start = sum(map(len, parts[:i]))
+        print(f'  {start:4} to {start+len(part)-1:4}: {part.mean():6.2f}')
+    ax = new_ax(size=(4.6,2.6)); ax.plot(N, lw=1)
+    ax.set(xlabel='position', ylabel='mean number of steps', ylim=0)
+    write_figure(ax.figure, folder/'ponder.png')
+
+learned = {AdaptiveSpanTransformer: show_spans,    # what else a model has to show
+           ACTRNN: show_ponder, UniversalTransformerLM: show_ponder}
 
 # %% ../nbs/70_cli.ipynb #3482c0b9
 @patch

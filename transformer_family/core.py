@@ -43,13 +43,14 @@ def tree_map(
 
 # %% ../nbs/00_core.ipynb #49bc38f6
 KINDS = ('model', 'wiring', 'positions', 'attention', 'attend', 'activation', 'gate',
-         'output', 'span', 'past')
+         'output', 'span', 'past', 'cell')
 
 HOMES = {                       # name -> kind, module it lives in
     'TransformerLM': ('model', 'transformer'),
     'Transformer': ('model', 'transformer'),
     'MaskedLM': ('model', 'transformer'),
     'CharacterTransformer': ('model', 'character_transformer'),
+    'ACTRNN': ('model', 'adaptive_computation'),
     'TransformerXL': ('model', 'transformer_xl'),
     'AdaptiveSpanTransformer': ('model', 'adaptive_span'),
     'DynamicSpanTransformer': ('model', 'adaptive_span'),
@@ -58,6 +59,8 @@ HOMES = {                       # name -> kind, module it lives in
     'PixelTransformer': ('model', 'image_transformer'),
     'SparseTransformer': ('model', 'sparse_transformer'),
     'Reformer': ('model', 'reformer'),
+    'UniversalTransformerLM': ('model', 'universal_transformer'),
+    'UniversalTransformer': ('model', 'universal_transformer'),
     'GTrXL': ('model', 'gated_transformer_xl'),
     'Agent': ('model', 'reinforcement_learning'),
     'LSTMCore': ('model', 'reinforcement_learning'),
@@ -90,6 +93,9 @@ HOMES |= {
     'Logistics': ('output', 'images'),
     'JointLogistics': ('output', 'images'),
     'CrossAttention': ('attention', 'attention'),
+    'TanhCell': ('cell', 'adaptive_computation'),
+    'GRUCell': ('cell', 'adaptive_computation'),
+    'LSTMCell': ('cell', 'adaptive_computation'),
     'KV': ('past', 'attention'),
     'SourceKV': ('past', 'attention'),
     'Past': ('past', 'transformer'),

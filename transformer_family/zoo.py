@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from .adaptive_computation import ACTRNN
 from .adaptive_span import (
     AdaptiveSpanTransformer, DynamicSpanTransformer, span_sizes)
 from .character_transformer import CharacterTransformer
@@ -28,10 +29,13 @@ from .sparse_transformer import (
 from .transformer import Transformer, TransformerLM
 from transformer_family.transformer_xl import (
     TransformerXL, xl_sizes)
+from .universal_transformer import (
+    UniversalTransformer, UniversalTransformerLM)
 
 # %% ../nbs/60_zoo.ipynb #a13a5ae0
 models = {'transformer': TransformerLM, 'transformer_seq2seq': Transformer,
           'character_transformer': CharacterTransformer,
+          'act_rnn': ACTRNN,
           'transformer_xl': TransformerXL,
           'adaptive_span': AdaptiveSpanTransformer,
           'dynamic_span': DynamicSpanTransformer,
@@ -39,11 +43,14 @@ models = {'transformer': TransformerLM, 'transformer_seq2seq': Transformer,
           'pixel_transformer': PixelTransformer,
           'image_to_image': ImageToImage,
           'sparse_transformer': SparseTransformer,
-          'reformer': Reformer}
-language_models = ['transformer', 'character_transformer', 'transformer_xl',
+          'reformer': Reformer,
+          'universal_transformer': UniversalTransformerLM,
+          'universal_transformer_seq2seq': UniversalTransformer}
+language_models = ['transformer', 'character_transformer', 'act_rnn', 'transformer_xl',
                    'adaptive_span', 'dynamic_span', 'image_transformer',
-                   'sparse_transformer', 'reformer']
-translators = ['transformer_seq2seq']              # trained on pairs of sequences
+                   'sparse_transformer', 'reformer', 'universal_transformer']
+translators = ['transformer_seq2seq',              # trained on pairs of sequences
+               'universal_transformer_seq2seq']
 
 # %% ../nbs/60_zoo.ipynb #139c237f
 class Preset(NamedTuple):
@@ -153,6 +160,15 @@ papers |= {
         dict(bits_per_dim_cifar10=2.90)),
 }
 
+# %% ../nbs/60_zoo.ipynb #c0de4002
+papers |= {
+    'universal_transformer/base': Paper('universal_transformer_seq2seq',
+        dict(src_vocab=33_000, d_model=1024, n_layers=12, n_heads=16, d_ff=4096,
+             dropout=.3),
+        'Dehghani et al. 2019, arXiv:1807.03819, and tensor2tensor',
+        {}),
+}
+
 # %% ../nbs/60_zoo.ipynb #8729538d
 def _spelled(name): return str(name).lower().replace('-', '_')
 
@@ -202,6 +218,8 @@ def flops_per_step(
         raise ValueError(f"{name} has no limit to its length: give span, in keys")
     check_sizes(span=span)
     c,d = model.config, model.config['d_model']
+    if 'n_heads' not in c:
+        raise ValueError(f"{name} has no attention: a step costs what its cell does")
     k = c.get('d_head') or d//c['n_heads']
     inner = c['n_heads'] * (k + (c.get('d_value') or k))        # 2·d, as a rule
     layer = 2*d*inner + 2*d*(c['d_ff'] or 4*d) + span*inner
@@ -222,7 +240,7 @@ contract = {
     'losses': 'auxiliary losses are scalars with weights; a past in training if carried',
     'saving': 'saved and loaded, it gives the same logits',
     'copies': 'a deep copy and a state dict carry everything',
-    'compiling': 'it compiles as one graph, with the same logits',
+    'compiling': 'one graph, with the same logits; a graph skips no work',
     'precision': 'in float64 every number is float64',
     'refusals': 'tokens that are floats, out of range, too many or none get a sentence',
     'padding': 'padded rows give what each gives alone, on either side and cached',
