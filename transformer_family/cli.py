@@ -7,11 +7,11 @@ Docs: https://transformer-family.github.io/transformer_family/cli.html.md"""
 # %% auto #0
 __all__ = ['MENDABLE', 'learned', 'RUN', 'MAYBE', 'at_prompt', 'sentence', 'one_sentence', 'tfam_models', 'number', 'settings',
            'pick_device', 'typed_value', 'typed_arguments', 'new_folder', 'refuse', 'TextRun', 'fresh', 'PairsRun',
-           'ImageRun', 'check_same_data', 'make_learner', 'stop_gently', 'lines_for_bars', 'fit', 'figures', 'seeded',
-           'write_sample', 'write_plot', 'write_figure', 'show_spans', 'mean_steps', 'show_ponder',
+           'ImageRun', 'AgentRun', 'check_same_data', 'make_learner', 'stop_gently', 'lines_for_bars', 'fit', 'figures',
+           'seeded', 'write_sample', 'write_plot', 'write_figure', 'show_spans', 'mean_steps', 'show_ponder',
            'translation_figures', 'picture_grid', 'draws', 'kind_of', 'start_run', 'check_run', 'continue_run',
-           'tfam_train', 'input_lines', 'draw_pictures', 'tfam_generate', 'evaluate_pairs', 'evaluate_pictures',
-           'tfam_eval']
+           'environment', 'tfam_train', 'input_lines', 'draw_pictures', 'tfam_generate', 'evaluate_pairs',
+           'evaluate_pictures', 'evaluate_agent', 'tfam_eval']
 
 # %% ../nbs/70_cli.ipynb #61570a6f
 import warnings
@@ -43,10 +43,14 @@ from .data import (Corpus, bz2_bits, corpora, corpus, fingerprint,
                                      lm_dls, pair_sources, pairs, read_corpus,
                                      unigram_entropy)
 from .data import Images, image_set, image_sources
+from .gated_transformer_xl import GTrXL
 from .generation import generate_text
 from .image_transformer import (
     ImageTransformer, image_dls, image_learner, sample_images)
 from .images import Pictures, bits_per_dim, shrink, write_png_grid
+from transformer_family.reinforcement_learning import (
+    Agent, SaveAgent, agent_for, make_envs, mean_return, play, plot_scores, resume_agent,
+    rl_learner, spaces, write_gif)
 from .training import (Budget, Checkpoint, bits_per_character,
                                          build_from, check_fit, lm_learner, load,
                                          plot_history, read_config, read_tensors,
@@ -189,7 +193,8 @@ class TextRun:
     "A language model's run on a text."
     usual = {'cpu': dict(data='pydoc', steps=1400, batch_size=16, seq_len=128, lr=4e-3),
              'cuda': dict(data='pydoc', steps=4000, batch_size=64, seq_len=128, lr=4e-3)}
-    unit,learner,files = 'character',staticmethod(lm_learner),{}
+    unit,learner,files,every = 'character',staticmethod(lm_learner),{},100
+    resumed = staticmethod(resume)
     def __init__(self, run):
         refuse(run, 'a text has', 'split', 'by_class')
         self.run,self.data = run,corpus(run['data'])
@@ -199,6 +204,8 @@ class TextRun:
     def fingerprint(self): return fingerprint(self.data)
     def size(self): return f"{len(self.data.train):,} characters of {self.run['data']}"
     def untrained(self, model): return bits_per_character(model, self.data.test)
+    def keeper(self, folder): return Checkpoint(folder, files=self.files, run=self.run)
+    def named(self, model): return model         # what the run's name stands for
 
 # %% ../nbs/70_cli.ipynb #03bfe0ba
 def fresh(name, usual, args):
@@ -307,6 +314,53 @@ def learner(self:ImageRun, dls, model, **kwargs):
     "A Learner of pictures."
     return image_learner(dls(model), model, **kwargs)
 
+# %% ../nbs/70_cli.ipynb #38d32c58
+class AgentRun(TextRun):
+    "An agent's run in environments."
+    usual = dict.fromkeys(('cpu','cuda'), dict(
+        data='repeat-previous', steps=296, batch_size=64, seq_len=32, lr=3e-3, d_model=32,
+        n_layers=8, n_heads=2))
+    unit,every = 'score',4                       # batches of a rollout
+    def __init__(self, run):
+        refuse(run, 'environments have', 'split', 'by_class')
+        self.run = run
+        self.data = self.environments()
+
+    def environments(self, shift=0):
+        r = self.run
+        return make_envs(r['data'], r['batch_size'], r['seed'] + shift)
+
+    def fingerprint(self): return str(spaces(self.data))
+    def size(self): return f"{self.run['batch_size']} environments of {self.run['data']}"
+    def untrained(self, model): return mean_return(self.environments(10**6), model)
+    def keeper(self, folder): return SaveAgent(folder, run=self.run)
+    def named(self, model): return getattr(model, 'core', model)
+
+# %% ../nbs/70_cli.ipynb #7f35c983
+@patch
+def build(self:AgentRun, name, d_model, **args):
+    "The untrained agent; its core remembers as much as a segment holds."
+    core = partial(entry(name)[0], **{'mem_len': self.run['seq_len'], **args})
+    return agent_for(self.data, core, d_model)
+
+@patch
+def loaders(self:AgentRun, device):
+    "What a rollout is made of."
+    r = self.run
+    return dict(t=r['seq_len'], bs=math.ceil(r['batch_size']/2), passes=2, device=device,
+                seed=r['seed'], gamma=getattr(self.data, 'gamma', .99))
+
+@patch
+def learner(self:AgentRun, rollouts, agent, **kwargs):
+    "A Learner of an agent."
+    return rl_learner(self.data, agent, **rollouts, **kwargs)
+
+@patch
+def resumed(self:AgentRun, learn, folder):
+    "Go on with new episodes; steps done."
+    resume_agent(learn, folder)
+    return learn.budget.step
+
 # %% ../nbs/70_cli.ipynb #39c835fb
 def check_same_data(
     job:TextRun
@@ -325,10 +379,9 @@ def make_learner(
     "The Learner of a run, the same for its start and for every continuation."
     r = job.run
     budget = Budget(r['lr'], steps=None if r['minutes'] else r['steps'],
-                    minutes=r['minutes'])
-    keep = Checkpoint(folder, files=job.files, run=r)
+                    minutes=r['minutes'], every=job.every)
     return job.learner(job.loaders(device), model.to(device), lr=r['lr'],
-                       cbs=[budget, keep])
+                       cbs=[budget, job.keeper(folder)])
 
 # %% ../nbs/70_cli.ipynb #21ea017f
 @contextmanager
@@ -348,9 +401,11 @@ def stop_gently(checkpoint):
 def lines_for_bars(learn, unit):
     "Where no terminal shows a progress bar, print a line for each validation."
     def line(log):
-        loss,(bits,took) = learn.smooth_loss.item(), log[-2:]
-        print(f'step {learn.budget.step:>6}  training loss {loss:.3f}  held out '
-              f'{bits:.3f} bits per {unit}  {took}', flush=True)
+        loss,(x,took) = learn.smooth_loss.item(), log[-2:]
+        if unit == 'score' and learn.epoch % 10 and learn.epoch+1 < learn.n_epoch: return
+        held = f'held out {x:.3f} bits per {unit}' if unit != 'score' else f'score {x:.3f}'
+        print(f'step {learn.budget.step:>6}  training loss {loss:.3f}  {held}  {took}',
+              flush=True)
     old,learn.logger = learn.logger,line
     with learn.no_bar(): yield
     learn.logger = old
@@ -409,7 +464,6 @@ def show_spans(model, text, folder):
     for i,heads in enumerate(spans(model, tokens).sort(-1).values.tolist(), 1):
         print(f'  layer {i:2}:', *(f'{n:5.0f}' for n in heads))
     write_figure(plot_spans(model, tokens).figure, folder/'spans.png')
-
 
 # %% ../nbs/70_cli.ipynb #72c93fc9
 def mean_steps(
@@ -508,11 +562,23 @@ def report(self:ImageRun, learn):
                    n_values=model.n_values)
     print(f'\n{folder} is done, and samples.png in it; more: tfam-generate {folder}')
 
+# %% ../nbs/70_cli.ipynb #a2d7b595
+@patch
+def report(self:AgentRun, learn):
+    "Print what a finished run has learned; write score.png."
+    folder,run = learn.checkpoint.folder, self.run
+    score = mean_return(self.environments(10**6), learn.model)
+    print(f"mean return of 100 episodes: untrained {run['untrained']:.3f}, trained "
+          f"{score:.3f}")
+    ax = plot_scores({run['name']: [learn.dls.train.scores]})
+    write_figure(ax.figure, folder/'score.png')
+    print(f'\n{folder} is done; see it act: tfam-eval {folder}')
+
 # %% ../nbs/70_cli.ipynb #060c6404
 def kind_of(
     model:str, # name
     data:str=None # name, of a model that reads both
-)->type: # TextRun, PairsRun or ImageRun
+)->type: # TextRun, PairsRun, ImageRun or AgentRun
     "The kind of run that a model is trained in."
     name,known = model.replace('-','_'), [*models, *presets]
     if name not in known:
@@ -520,6 +586,7 @@ def kind_of(
                          f"{', '.join(n.replace('_','-') for n in known)}")
     cls = entry(name)[0]
     if name in translators: return PairsRun
+    if issubclass(cls, GTrXL): return AgentRun
     both = issubclass(cls, Pictures) and data in image_sources
     return ImageRun if both or issubclass(cls, ImageTransformer) else TextRun
 
@@ -585,14 +652,23 @@ def continue_run(
     tensors,_ = read_tensors(folder/'model.safetensors')
     check_fit(config, tensors, f'model.safetensors in {folder}')
     model,cls = build_from(config), entry(run['name'])[0]
-    if type(model) is not cls:
-        raise ValueError(f"config.json in {folder} has a run of {cls.__name__} and a "
-                         f"model that is a {type(model).__name__}")
     job = kind.reopened(run, folder)
+    if type(job.named(model)) is not cls:
+        raise ValueError(f"config.json in {folder} has a run of {cls.__name__} and a "
+                         f"model that is a {type(job.named(model)).__name__}")
     check_same_data(job)
     learn = make_learner(model, job, folder, device)
-    print(f'{folder} is resumed at step {resume(learn, folder)}')
+    print(f'{folder} is resumed at step {job.resumed(learn, folder)}')
     return learn, job
+
+# %% ../nbs/70_cli.ipynb #238849c9
+def environment(
+    model:str, env:str, data:str=None # as they were typed
+)->str: # the data
+    "Refuse environments for a model that does not act, or beside `--data`."
+    if kind_of(model) is AgentRun and data is None: return env
+    raise ValueError(f"--env is what an agent has in place of --data, and {model} got "
+                     f"--env {env}" + (f" and --data {data}" if data else ""))
 
 # %% ../nbs/70_cli.ipynb #c70bab54
 @call_parse(pos=['model'])
@@ -600,11 +676,12 @@ def continue_run(
 def tfam_train(
     model:str='transformer', # Which model; tfam-models lists them
     data:str=None, # Named text, pairs or pictures, or a file (pydoc, scan, digits)
+    env:str=None, # Of an agent: t-maze, repeat-previous, or what gymnasium knows
     split:str=None, # Of scan: simple, length or addprim_jump
     steps:int=None, # Training steps (default: 1400, 3200 for pairs; on a GPU more)
     minutes:float=None, # Train for this long instead of a number of steps
-    batch_size:int=None, # Streams, pairs or pictures (default: 16, or 64; GPU: more)
-    seq_len:int=None, # Characters of a segment, and the model's longest context (128)
+    batch_size:int=None, # Streams, pairs, pictures, environments (16, or 64; GPU: more)
+    seq_len:int=None, # Of a segment, and the model's longest context (128; agents: 32)
     by_class:bool=False, # Of pictures: tell the model what each one shows
     d_model:int=None, # Model size
     n_layers:int=None, # Layers
@@ -622,6 +699,7 @@ def tfam_train(
     device = pick_device(device)
     if resume: learn,job = continue_run(resume, device)
     else:
+        data = data if env is None else environment(model, env, data)
         usual = kind_of(model, data).usual['cpu' if device.type == 'cpu' else 'cuda']
         run = settings(usual, data=data, split=split, steps=steps, minutes=minutes,
                        batch_size=batch_size, seq_len=seq_len, by_class=by_class, lr=lr,
@@ -679,6 +757,8 @@ def tfam_generate(
 ):
     "Let a trained model continue a text, translate standard input, or draw pictures."
     model = load(run, device=pick_device(device))
+    if isinstance(model, Agent):
+        raise ValueError(f"{run} is an agent, which acts: tfam-eval {run}")
     if y is not None and not draws(model):
         raise ValueError(f"only pictures have classes to choose from, got --y {y}")
     if data is not None and getattr(model, 'source', None) is None:
@@ -717,6 +797,22 @@ def evaluate_pictures(model, data):
           f'{unigram_entropy(test.x.flatten()):.3f}')
     print(f'bits per dim: {bits_per_dim(model, test):.4f}')
 
+# %% ../nbs/70_cli.ipynb #a4690d7a
+def evaluate_agent(
+    agent, run, # its folder
+    data:str, # name of the environments
+    seed:int=10**6
+):
+    "Print the score of an agent; write an episode as episode.gif."
+    env,path = make_envs(data, 16, seed),Path(run)/'episode.gif'
+    fits = agent.config['obs'],agent.config['n_actions']
+    if spaces(env) != fits:
+        raise ValueError(f"{data} has (observations, actions) {spaces(env)}, the agent in "
+                         f"{run} knows {fits}")
+    write_gif(path, play(env, agent, seed))
+    print(f'an episode of {data} in {path}, the mean return of 100:')
+    print(f'score: {mean_return(env, agent, seed=seed):.4f}')
+
 # %% ../nbs/70_cli.ipynb #2df99436
 @call_parse
 @one_sentence
@@ -726,7 +822,7 @@ def tfam_eval(
     beam:int=1, # Of a translation: hypotheses side by side
     device:str=None # cpu, cuda, … (default: CUDA if there is one)
 ):
-    "Bits per character of a text, or how good translations are, under a trained model."
+    "How good a trained model is: bits per character, translations, an agent's score."
     model,own = load(run, device=pick_device(device)), read_config(run).get('run') or {}
     if own: check_run(own, run)
     if data is None and not own:
@@ -734,6 +830,7 @@ def tfam_eval(
                          f"--data")
     if isinstance(model, tuple(models[name] for name in translators)):
         return evaluate_pairs(model, run, data, own, beam)
+    if isinstance(model, Agent): return evaluate_agent(model, run, data or own['data'])
     if draws(model):
         return evaluate_pictures(model, data or own['data'])
     whole = data is not None and data not in corpora

@@ -126,15 +126,16 @@ class GTrXL(nn.Module):
     @configured
     def __init__(self, d_model:int=128, n_layers:int=4, n_heads:int=4, d_head:int=None,
                  d_ff:int=None, mem_len:int=128,
-                 gate=GRUGate, # called with d_model; None: Transformer-XL as it was
-                 dropout:float=0.):
+                 gate=GRUGate, # called with d_model
+                 dropout:float=0.,
+                 wiring=None): # default: Gated; PostNorm is Transformer-XL as it was
         super().__init__()
         check_sizes(d_model=d_model, n_heads=n_heads, d_head=d_head)
         _check_length(mem_len=mem_len)
         self.d_model,self.mem_len = d_model,mem_len
         self.layers = Encoder(
             d_model, n_layers, n_heads, d_ff, dropout, RelativeAttention, XLLayer,
-            wiring=PostNorm if gate is None else partial(Gated, gate=gate),
+            wiring=wiring or partial(Gated, gate=gate),
             d_head=d_head, uv=new_uv(n_heads, d_head or d_model//n_heads),
             ff=partial(FeedForward, dropout=dropout))
 

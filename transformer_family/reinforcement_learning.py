@@ -52,9 +52,10 @@ class Box:
         self.shape,self.dtype = tuple(shape),np.dtype('float32')
         self.low,self.high = np.zeros(shape, 'float32'), np.ones(shape, 'float32')
 
-# %% ../nbs/51_reinforcement_learning.ipynb #1f9107d1
+# %% ../nbs/51_reinforcement_learning.ipynb #4d7a9060
 class VectorTask:
     "Tasks of a fixed number of steps, side by side; subclasses say what happens."
+    gamma = 0.           # every action is rewarded at once, or never
     def __init__(self,
         steps:int, # of an episode
         obs, actions, # spaces
@@ -499,7 +500,7 @@ def _noted(episode, obs, actions, step, weights):
         row.append(x)
     return step
 
-# %% ../nbs/51_reinforcement_learning.ipynb #041ab2dd
+# %% ../nbs/51_reinforcement_learning.ipynb #eb5bf1bc
 def play(
     env, # a vector environment; its first is shown
     agent:nn.Module,
@@ -507,15 +508,17 @@ def play(
     most:int=1000 # steps
 )->Episode:
     "An episode of an agent, with its attention over memory."
-    g,starts,past = torch.Generator().manual_seed(seed), None, None
+    g,past = torch.Generator().manual_seed(seed), None
+    device = next((p.device for p in agent.parameters()), 'cpu')
     obs,out = env.reset(seed=seed)[0],Episode([], [], [], [])
     with evaluating(agent):
         for _ in range(most):
             with recorded(agent, states=False) as seen:
-                logits,_,past = agent(torch.as_tensor(obs)[:,None], past, starts)
-            p = logits[:,0].softmax(-1)
+                now = torch.as_tensor(obs, device=device)[:,None]
+                logits,_,past = agent(now, past)
+            p = logits[:,0].softmax(-1).cpu()
             actions = torch.multinomial(p, 1, generator=g)[:,0].numpy()
-            look = [w[-1][0].mean(0)[0] for w in seen.weights.values()]      # [s] each
+            look = [w[-1][0].mean(0)[0].cpu() for w in seen.weights.values()]    # [s] each
             w = torch.stack(look) if look else torch.zeros(0, 1)
             obs,rewards,ends,cut,_ = _noted(out, obs, actions, env.step(actions), w)
             if ends[0] or cut[0]: break
@@ -573,7 +576,7 @@ def make_envs(
     if task is None: return gym_envs(name, num_envs, seed, **kwargs)
     return task(num_envs=num_envs, seed=seed, **kwargs)
 
-# %% ../nbs/51_reinforcement_learning.ipynb #1e5fd46b
+# %% ../nbs/51_reinforcement_learning.ipynb #b5dfc5a6
 def mean_return(
     env, # a vector environment
     agent:nn.Module,
@@ -581,7 +584,8 @@ def mean_return(
     seed:int=0 # of environments and actions
 )->float:
     "The mean return of the first n episodes that end."
-    dl = Rollouts(env, agent, t=1, bs=env.num_envs, passes=1, seed=seed)
+    device = next((p.device for p in agent.parameters()), 'cpu')
+    dl = Rollouts(env, agent, t=1, bs=env.num_envs, passes=1, seed=seed, device=device)
     dl.restart(seed)
     ended,past = [],None
     with evaluating(agent):
@@ -590,7 +594,7 @@ def mean_return(
             ended += done
     return float(np.mean(ended[:n]))
 
-# %% ../nbs/51_reinforcement_learning.ipynb #705bc3d5
+# %% ../nbs/51_reinforcement_learning.ipynb #61984ddc
 def scores_csv(
     scores # (frames, score) of each rollout
 )->str:
@@ -600,7 +604,7 @@ def scores_csv(
 
 class SaveAgent(Callback):
     "Keep a run's folder: agent, config, scores, and what it takes to go on."
-    order = 70
+    order,name = 70,'checkpoint'
     def __init__(self, folder, every:int=10, **extra): # rollouts; entries of the config
         check_sizes(every=every)
         self.folder,self.every,self.extra = Path(folder),every,extra
@@ -611,8 +615,9 @@ class SaveAgent(Callback):
         if not (self.folder/'config.json').exists(): self.write()
 
     def after_epoch(self):
-        last = self.epoch+1 == self.n_epoch
-        if last or self.stop or (self.epoch+1) % self.every == 0: self.write()
+        budget = getattr(self.learn, 'budget', None)
+        done = self.epoch+1 == self.n_epoch or budget and budget.spent >= 1
+        if done or self.stop or (self.epoch+1) % self.every == 0: self.write()
         if self.stop: raise KeyboardInterrupt
 
     def write(self):
