@@ -518,7 +518,7 @@ def play(
                 logits,_,past = agent(now, past)
             p = logits[:,0].softmax(-1).cpu()
             actions = torch.multinomial(p, 1, generator=g)[:,0].numpy()
-            look = [w[-1][0].mean(0)[0].cpu() for w in seen.weights.values()]    # [s] each
+            look = [w[-1][0].mean(0)[0].cpu() for w in seen.weights.values()]      # [s]
             w = torch.stack(look) if look else torch.zeros(0, 1)
             obs,rewards,ends,cut,_ = _noted(out, obs, actions, env.step(actions), w)
             if ends[0] or cut[0]: break
