@@ -72,13 +72,14 @@ def peak(package, name):
     return added(step)
 
 
-def alone(folder, package, name):
-    "`peak` in a process of its own."
+def alone(folder, package, name, tries=3):
+    "The median of `peak` in processes of their own."
     env = {**os.environ, 'MALLOC_MMAP_THRESHOLD_': '500000',
            'PYTHONPATH': os.pathsep.join([str(ROOT), str(folder)])}
-    out = subprocess.run([sys.executable, '-m', 'benchmarks.versions', package, name], cwd=ROOT, env=env, check=True,
-                         capture_output=True, text=True)
-    return round(float(out.stdout), 1)
+    command = [sys.executable, '-m', 'benchmarks.versions', package, name]
+    outs = (subprocess.run(command, cwd=ROOT, env=env, check=True, capture_output=True, text=True).stdout
+            for _ in range(tries))
+    return round(median(map(float, outs)), 1)
 
 
 def run(device):
