@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from .attention import span_mask, window
 from .core import check_sizes, configured
 from .transformer import (
-    Encoder, FeedForward, Past, PostNorm, PreNorm, as_past)
+    Encoder, FeedForward, Past, PreNorm, as_past)
 from .transformer_xl import (
     RelativeAttention, XLLayer, _check_length, keep_last, new_uv)
 
