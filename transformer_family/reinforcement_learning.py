@@ -55,7 +55,7 @@ class Box:
 # %% ../nbs/51_reinforcement_learning.ipynb #4d7a9060
 class VectorTask:
     "Tasks of a fixed number of steps, side by side; subclasses say what happens."
-    gamma = 0.           # every action is rewarded at once, or never
+    gamma = 0.           # that agents learn with: an action is rewarded at once, or never
     def __init__(self,
         steps:int, # of an episode
         obs, actions, # spaces
@@ -89,6 +89,7 @@ def step(self:VectorTask,
 # %% ../nbs/51_reinforcement_learning.ipynb #48dd34ec
 class TMaze(VectorTask):
     "A sign, a corridor, and a turn that the sign foretold."
+    gamma = .5
     def __init__(self, length:int=10, num_envs:int=64, seed:int=0):
         check_sizes(length=length, num_envs=num_envs)
         self.length,self.goal = length,np.zeros(num_envs, int)
