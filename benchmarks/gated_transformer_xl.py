@@ -1,16 +1,15 @@
 """What does GTrXL's memory cost while acting, and how fast is it trained?
 
 Acting: steps of 64 environments in a second at 8 layers, keys of the memory cached, against computing the window of the
-memory again at every step. Training: frames in a second, forward and backward, at the same sizes and segments as the
-stacks of the packages `gtrxl-torch` (MIT) and `DI-engine` (Apache-2.0), where they are installed. Every part runs in a
-process of its own; the best of three.
+memory again at every step. Training: frames in a second, forward and backward, against the stack of the package
+`DI-engine` (Apache-2.0), where it is installed, at the same sizes, segments and memory. (`gtrxl-torch` 0.1.7 does not
+run with torch 2.) Every part runs in a process of its own; the best of three.
 
     python -m benchmarks.gated_transformer_xl acting|package     one part, printed"""
 import json
 import subprocess
 import sys
 import time
-from functools import partial
 
 import torch
 
@@ -59,35 +58,23 @@ def acting(device):
     return out | {'ratio': out['cached']/out['recomputed']}
 
 
-def gtrxl_torch():
-    "The package's stack: recurrent layers over time after attention, no memory, no relative positions."
-    from gtrxl_torch import GTrXL as Theirs
-    return Theirs(D, HEADS, LAYERS, hidden_dims=D, batch_first=True)
-
-
 def di_engine():
     "The package's stack: Transformer-XL's attention, a memory that is always full, GRU gates."
     from ding.torch_utils.network.gtrxl import GTrXL as Theirs
     return Theirs(D, D//HEADS, D, HEADS, layer_num=LAYERS, memory_len=MEMORY, use_embedding_layer=False)
 
 
-def stream(model, x):
-    "The output of another's stack."
-    return model(x) if type(model).__module__.startswith('gtrxl') else model(x.transpose(0, 1))['logit']
-
-
 def package(device, t=64):
-    "Frames in a second of training, with a memory where there is one; inner size d_model, as DI-engine has it."
+    "Frames in a second of training; inner size d_model, as DI-engine has it."
     x, out = torch.randn(ENVS, t, D, device=device), {}
     model = model_here(D).to(device).train()
     past = model(x)[1]
-    calls = {'here, with memory': (model, lambda: model(x, past)[0]), 'here, without': (model, lambda: model(x)[0])}
-    for name, make in (('gtrxl-torch 0.1.7, without', gtrxl_torch), ('DI-engine 0.5.3, with memory', di_engine)):
-        try:
-            other = make().to(device).train()
-        except ImportError:
-            continue
-        calls[name] = other, partial(stream, other, x)
+    calls = {'here': (model, lambda: model(x, past)[0])}
+    try:
+        other = di_engine().to(device).train()
+        calls['DI-engine 0.5.3'] = other, lambda: other(x.transpose(0, 1))['logit']
+    except ImportError:
+        pass
     for name, (model, call) in calls.items():
         fps = best(lambda: call().square().mean().backward(), ENVS*t)
         out[name] = dict(frames_per_second=fps, params=count_params(model))
