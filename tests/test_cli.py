@@ -3,6 +3,9 @@
 Most run in processes forked from one that has torch imported; `cold` ones start an interpreter, as a shell does."""
 import json
 import os
+import random
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -136,7 +139,7 @@ def test_train_reports_and_fills_the_folder(run):
         assert word in out
     names = {p.name for p in (cwd / 'runs' / 'transformer').iterdir()}
     assert names == {'checkpoint.safetensors', 'config.json', 'history.csv', 'loss.png',
-                     'model.safetensors', 'sample.txt'}
+                     'model.safetensors', 'report.json', 'sample.txt'}
     rows = (cwd / 'runs' / 'transformer' / 'history.csv').read_text().splitlines()
     assert rows[0] == 'step,seconds,lr,loss,bpc,valid_bpc' and len(rows) == 31
     assert float(rows[-1].split(',')[3]) < float(rows[1].split(',')[3])
@@ -212,14 +215,36 @@ def test_ctrl_c_keeps_the_step(cwd):
     ('--data book.txt --device abacus', 'not available here'),
     ('--data book.txt --out taken', 'taken exists already'),
     ('lstm', 'choose from transformer'),
+    ('trasnformer --data book.txt', 'did you mean transformer?'),
+    ('--data ""', "got ''"),
+    ('--out "" --data book.txt', "needs a name, got ''"),
+    ('""', "no model ''"),
+    ('--resume ""', "needs the folder of a run, got ''"),
+    ('--data book.txt --seed 1234567890123456789012345678901', 'seed must be'),
+    ('--data book.txt --device meta', 'not available here'),
+    ('--data book.txt --d-model 4000000 --device cpu', 'out of memory: to train'),
+    ('--data book.txt --args bias=maybe', 'bias must be True or False'),
+    ('--data pydocc', 'did you mean pydoc?'),
+    ('--data book.txt --steps 5 --minutes 1', 'not both'),
+    ('--data locked.txt', 'locked.txt'),
+    ('--data loop.txt', 'loop'),
+    ('--data pipe', 'pipe'),
+    ('--data /dev/zero', 'device'),
+    ('--data book.txt --out closed/r', 'closed'),
     ('--resume nowhere', 'has no config.json'),
 ])
 def test_bad_input_is_one_sentence(cwd, args, sentence):
     for name, text in (('empty.txt', ''), ('one.txt', 'x'), ('short.txt', 'too short')):
         (cwd / name).write_text(text)
     (cwd / 'taken').mkdir()
+    (cwd / 'loop.txt').symlink_to('loop.txt')
+    os.mkfifo(cwd / 'pipe')
+    if os.geteuid() == 0 and ('locked' in args or 'closed' in args):
+        pytest.skip('nothing is closed to root')
+    (cwd / 'locked.txt').touch(0)
+    (cwd / 'closed').mkdir(0o500)
     before = sorted(cwd.rglob('*'))
-    err = typed(cwd, 'tfam-train', *args.split(), rc=1)
+    err = typed(cwd, 'tfam-train', *shlex.split(args), rc=1)
     assert sentence in err and err.startswith('tfam-train: ') and len(err.splitlines()) == 1
     assert sorted(cwd.rglob('*')) == before
 
@@ -241,11 +266,16 @@ def test_damaged_model_is_refused(run, tmp_path, damage, sentence):
 
 
 def test_other_text_is_not_resumed(run, tmp_path):
-    import shutil
+    "Neither by another text in its place nor by one given; the same text elsewhere is the same."
     shutil.copytree(run[0], tmp_path / 'copy')
-    (tmp_path / 'copy' / 'book.txt').write_text(TEXT + 'one more')
-    err = typed(tmp_path / 'copy', 'tfam-train', '--resume', 'runs/transformer', rc=1)
-    assert 'its bytes differ' in err and len(err.splitlines()) == 1
+    cwd, other = tmp_path / 'copy', tmp_path / 'copy' / 'book.txt'
+    for args in ([], ['--data', 'book.txt']):
+        assert 'is finished' in typed(cwd, 'tfam-train', '--resume', 'runs/transformer', *args)
+    assert json.loads((cwd / 'runs/transformer/config.json').read_text())['run']['data'] == str(other)
+    other.write_text(TEXT + 'one more')
+    for args in (['tfam-train', '--resume', 'runs/transformer'], ['tfam-eval', 'runs/transformer']):
+        err = typed(cwd, *args, rc=1)
+        assert 'its bytes differ' in err and len(err.splitlines()) == 1
 
 
 def test_binary_data_is_fine(cwd):
@@ -277,7 +307,8 @@ def test_minutes_are_a_budget_too(cwd):
     assert all(float(r[1]) < 3 for r in rows[:-1]) and rows[-1][-1]
     with safe_open(cwd / 'timed' / 'checkpoint.safetensors', 'pt') as f:
         state = dict(json.loads(f.metadata()['metadata'])['state']['dict'])
-    assert state['seconds'] >= 3 and state['step'] == len(rows)
+    budget = dict(dict(state['parts']['dict'])['budget']['dict'])
+    assert budget['seconds'] >= 3 and budget['step'] == len(rows)
     assert 'is finished' in typed(cwd, 'tfam-train', '--resume', 'timed', '--device', 'cpu')
 
 
@@ -305,9 +336,12 @@ def test_translator_from_scan_to_standard_input(cwd):
     assert p.returncode == 0 and p.stdout.decode().count('\n') == 2, p.stderr
     status, out, err = ran(cwd, 'tfam-generate', run, '--n', 5, input=b'walk')
     assert status == 0 and out.count('\n') == 1, err
-    for lines, sentence in ((b'jump\n\nwalk\n', 'line 2 is empty'), (b'w\xe4lk\n', 'line 1 is not UTF-8')):
-        status, out, err = ran(cwd, 'tfam-generate', run, input=lines)
-        assert status == 1 and sentence in err and out == '' and err.count('\n') == 1
+    status, out, err = ran(cwd, 'tfam-generate', run, '--n', 5, input=b'jump\n\nwalk\n')
+    assert status == 0 and [bool(line) for line in out.split('\n')[1::2]] == [False, False], err
+    status, out, err = ran(cwd, 'tfam-generate', run, input=b'w\xe4lk\n')
+    assert status == 1 and 'line 1 is not UTF-8' in err and out == '' and err.count('\n') == 1
+    for flag in ('--temperature', '--seed', '--top-k'):
+        assert f'a translation has no {flag}' in typed(cwd, 'tfam-generate', run, flag, 3, '--prompt', 'x', rc=1)
     (run / 'vocabulary.json').unlink()
     assert 'vocabulary' in typed(cwd, 'tfam-generate', run, '--prompt', 'jump', rc=1)
 
@@ -458,8 +492,6 @@ def planted(folder, victim):
 
 def test_a_folder_of_a_stranger_calls_nothing(run, tmp_path):
     "As a config, and as the tree of a checkpoint: one sentence, and no file."
-    import shutil
-
     from safetensors.torch import save_file
     victim, source = tmp_path / 'victim', run[0] / 'runs' / 'transformer'
     folder = planted(tmp_path / 'config', victim)
@@ -475,3 +507,185 @@ def test_a_folder_of_a_stranger_calls_nothing(run, tmp_path):
     err = typed(tmp_path / 'copy', 'tfam-train', '--resume', 'runs/transformer', '--device', 'cpu', rc=1)
     assert 'nothing is registered as' in err and len(err.splitlines()) == 1
     assert not victim.exists()
+
+
+# Two processes, and none
+
+def test_two_starts_in_one_folder(cwd):
+    "Together: one trains, the other gets a sentence, and neither harms the other."
+    both = [start(cwd, 'tfam-train', '--steps', 60, '--out', 'r', '--seed', i, *SMALL) for i in (1, 2)]
+    done = sorted((p.communicate(timeout=300)[1], p.returncode) for p in both)
+    assert [rc for _, rc in done] == [0, 1], done
+    assert 'another process is at work in r' in done[1][0] or 'r exists already' in done[1][0]
+    assert len(sound(cwd / 'r')) == 61 and hidden(cwd) == []
+
+
+def hidden(folder):
+    return sorted(p.name for p in folder.rglob('.*'))
+
+
+def test_a_folder_that_is_trained_in(cwd):
+    "Neither started nor resumed nor trained another model in; a name is chosen beside it."
+    p = start(cwd, 'tfam-train', '--steps', 100000, *SMALL)
+    wait_for(lambda: (cwd / 'runs' / 'transformer' / 'history.csv').exists(), p)
+    for args in (['--resume', 'runs/transformer'], ['reformer', *SMALL, '--out', 'runs/transformer']):
+        err = typed(cwd, 'tfam-train', *args, rc=1)
+        assert 'another process is at work in runs/transformer' in err and len(err.splitlines()) == 1
+    typed(cwd, 'tfam-train', '--steps', 2, *SMALL)
+    assert json.loads((cwd / 'runs' / 'transformer-2' / 'report.json').read_text())['step'] == 2
+    p.send_signal(signal.SIGTERM)                              # as Ctrl-C
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 130 and 'go on with --resume runs/transformer' in err and 'Traceback' not in err
+    assert len(sound(cwd / 'runs' / 'transformer')) > 1 and hidden(cwd) == []
+
+
+KILLER = """
+import os, signal, sys
+left = int(sys.argv.pop(1))
+def counted(f):
+    def _f(*args, **kwargs):
+        global left
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return f(*args, **kwargs)
+    return _f
+os.replace, os.rename, os.fsync = map(counted, (os.replace, os.rename, os.fsync))
+sys.argv[0] = 'tfam-train'
+from transformer_family.cli import tfam_train
+tfam_train()
+"""
+
+
+@pytest.fixture(scope='module')
+def loaded():
+    "Processes that have the package imported before they are forked."
+    with Warm(package=True) as warm:
+        yield warm
+
+
+def same_run(one, two):
+    "The same parameters, history but for the clock, numbers and sample; nothing half written beside them."
+    a, b = ([line.split(',')[2:] for line in sound(r)] for r in (one, two))
+    assert a == b
+    a, b = (load_file(r / 'model.safetensors') for r in (one, two))
+    assert all(a[k].equal(b[k]) for k in a)
+    for name in ('report.json', 'sample.txt'):
+        assert (one / name).read_text() == (two / name).read_text()
+    assert hidden(two.parent) == []
+
+
+QUICK = '--d-model 8 --n-layers 1 --n-heads 1 --seq-len 8 --batch-size 2 --device cpu --data book.txt'.split()
+
+
+def test_killed_before_every_write(tmp_path, loaded):
+    "Between any two writes of a checkpoint, in the start and in the report: the next start or resume makes it whole."
+    (tmp_path / 'book.txt').write_text(TEXT[:4000])
+    (tmp_path / 'killer.py').write_text(KILLER)
+    args = ['--steps', 70, '--seed', 3, '--dropout', .1, *QUICK]
+    whole, run = tmp_path / 'a' / 'whole', tmp_path / 'b' / 'r'
+    assert loaded([BIN/'tfam-train', *args, '--out', whole], tmp_path)[0] == 0
+    kills = 0
+    for n in range(1, 100):
+        shutil.rmtree(run.parent, ignore_errors=True)
+        status, _, err = loaded([tmp_path / 'killer.py', n, *args, '--out', run], tmp_path)
+        if status == 0:
+            break
+        assert status == -signal.SIGKILL, err
+        kills += 1
+        again = ['--resume', run, '--device', 'cpu'] if run.exists() else [*args, '--out', run]
+        status, out, err = loaded([BIN/'tfam-train', *again], tmp_path)
+        assert status == 0 and 'nothing to do' not in out, (n, out, err)
+        same_run(whole, run)
+    assert kills > 15
+
+
+def test_killed_at_twenty_random_moments(tmp_path, loaded):
+    (tmp_path / 'book.txt').write_text(TEXT[:4000])
+    args = ['--steps', 400, '--seed', 3, '--dropout', .1, *QUICK]
+    whole, run, r = tmp_path / 'a' / 'whole', tmp_path / 'b' / 'r', random.Random(0)
+    assert loaded([BIN/'tfam-train', *args, '--out', whole], tmp_path)[0] == 0
+
+    def soon(pid):
+        time.sleep(r.uniform(.05, .8))
+        os.kill(pid, signal.SIGKILL)
+    for _ in range(20):
+        again = ['--resume', run, '--device', 'cpu'] if run.exists() else [*args, '--out', run]
+        status, _, err = loaded([BIN/'tfam-train', *again], tmp_path, during=soon)
+        assert status in (0, -signal.SIGKILL), err
+    status, _, err = loaded([BIN/'tfam-train', '--resume', run, '--device', 'cpu'], tmp_path)
+    assert status == 0, err
+    same_run(whole, run)
+
+
+# Resume, with changes and without
+
+def test_a_finished_run_is_extended(run, tmp_path):
+    "More steps, from another folder; what does not belong beside --resume is refused; a stale model is none."
+    from transformer_family.saving import write_tensors
+    shutil.copytree(run[0], tmp_path / 'copy')
+    cwd, folder = tmp_path / 'copy', tmp_path / 'copy' / 'runs' / 'transformer'
+    for args in ('--steps 30', '--steps 10', '--lr 1e-3'):
+        assert '30 steps and' in typed(cwd, 'tfam-train', '--resume', folder, *args.split(), rc=1) or args == '--steps 30'
+    for flag, value in (('--seed', 1), ('--out', 'x'), ('--batch-size', 3), ('--d-model', 32), ('--args', 'bias=True')):
+        err = typed(cwd, 'tfam-train', '--resume', folder, flag, value, rc=1)
+        assert f'leave out {flag} {value}' in err and len(err.splitlines()) == 1
+    assert 'trains transformer, not reformer' in typed(cwd, 'tfam-train', 'reformer', '--resume', folder, rc=1)
+    (folder / 'report.json').unlink()                       # as if it had been killed before its end
+    weights = load_file(folder / 'model.safetensors')
+    write_tensors(folder / 'model.safetensors', {n: 0*t for n, t in weights.items()})
+    out = typed(tmp_path, 'tfam-train', 'Transformer', '--resume', folder, '--device', 'cpu')
+    again = load_file(folder / 'model.safetensors')
+    assert 'is done' in out and all(again[n].equal(t) for n, t in weights.items())
+    out = typed(tmp_path, 'tfam-train', '--resume', folder, '--steps', 50, '--device', 'cpu', '--json', 'n.json')
+    assert 'is resumed at step 30' in out and len(sound(folder)) == 51
+    lrs = [float(line.split(',')[2]) for line in sound(folder)[1:]]
+    assert max(lrs[30:]) > 10*lrs[29] and lrs[-1] < lrs[35]                     # a schedule of its own
+    numbers = json.loads((tmp_path / 'n.json').read_text())
+    assert numbers['step'] == 50 and numbers == json.loads((folder / 'report.json').read_text())
+    assert json.loads(typed(tmp_path, 'tfam-eval', folder, '--json', '-'))['bits per character'] == \
+        numbers['bits per character']
+
+
+def test_interrupted_early_and_late(cwd):
+    "Ctrl-C in the first seconds is quiet; --debug shows where an error arises; flags get a hint."
+    for seconds in (.3, 1.):
+        p = start(cwd, 'tfam-train', '--steps', 100000, '--out', f'r{seconds}', *SMALL)
+        time.sleep(seconds)
+        p.send_signal(signal.SIGINT)
+        _, err = p.communicate(timeout=60)
+        assert p.returncode in (130, -2) and 'Traceback' not in err, err
+    assert 'Traceback' in typed(cwd, 'tfam-train', '--data', 'none', '--debug', rc=1)
+    assert 'did you mean --steps?' in typed(cwd, 'tfam-train', '--stpes', 3, rc=2)
+
+
+# What a machine lacks
+
+def test_listing_needs_little(cwd):
+    "tfam-models and --help import neither torch nor fastai nor scikit-learn; a reader may go away."
+    code = f'import sys; sys.argv[:] = sys.argv[1:]; import runpy\ntry: runpy.run_path(sys.argv[0], run_name="__main__")' \
+           '\nexcept SystemExit: pass\nprint({"torch", "fastai", "sklearn"} & set(sys.modules), file=sys.stderr)'
+    for args in (['tfam-models'], ['tfam-train', '--help']):
+        p = subprocess.run([sys.executable, '-c', code, BIN/args[0], *args[1:]], cwd=cwd, text=True, capture_output=True)
+        assert p.stderr == 'set()\n' and p.stdout, p.stderr
+    p = subprocess.run(['bash', '-c', f'set -o pipefail; {BIN}/tfam-models | head -1'], cwd=cwd, text=True,
+                       capture_output=True)
+    assert p.returncode == 0 and p.stderr == '' and p.stdout.startswith('transformer ')
+
+
+def test_a_stdout_of_few_characters(cwd):
+    (cwd / 'book.txt').write_text('größer als µ, sagt sie — so… ' * 200)
+    env = dict(environment(), PYTHONIOENCODING='ascii')
+    p = subprocess.run([BIN/'tfam-train', '--steps', '3', '--out', 'my run', *SMALL], cwd=cwd, env=env, capture_output=True)
+    assert p.returncode == 0, p.stderr
+    assert b"tfam-generate 'my run' --prompt" in p.stdout                              # as a shell wants it
+    assert 'exists already: continue it with --resume \'my run\'' in typed(
+        cwd, 'tfam-train', '--out', 'my run', *SMALL, rc=1)
+
+
+def test_as_a_module(cwd):
+    "What a launcher runs."
+    p = subprocess.run([sys.executable, '-m', 'transformer_family', 'models'], cwd=cwd, text=True, capture_output=True)
+    assert p.stdout == typed(cwd, 'tfam-models')
+    p = subprocess.run([sys.executable, '-m', 'transformer_family', 'modles'], cwd=cwd, text=True, capture_output=True)
+    assert p.returncode == 1 and 'takes models, train, generate, eval' in p.stderr

@@ -2,6 +2,7 @@
 of which each arrives in pieces or damaged."""
 import gzip
 import hashlib
+import io
 import os
 import random
 import signal
@@ -9,12 +10,13 @@ import subprocess
 import sys
 import threading
 import time
+import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from tests.util import ROOT
-from transformer_family import data
+from transformer_family import data, sentence_pairs
 
 BODY = random.Random(0).randbytes(2_000_000)
 SHA = hashlib.sha256(BODY).hexdigest()
@@ -148,12 +150,12 @@ class Captions(BaseHTTPRequestHandler):
 def captions(monkeypatch, tmp_path):
     "A server of nine small files under Multi30k's names, and an empty cache folder."
     s = ThreadingHTTPServer(('127.0.0.1', 0), Captions)
-    lines = {name: f'{name}: Männer\n{name}: café\n' for name in data._MULTI30K}
+    lines = {name: f'{name}: Männer\n{name}: café\n' for name in sentence_pairs._MULTI30K}
     s.files = {f'{name}.gz': gzip.compress(text.encode(), mtime=0) for name, text in lines.items()}
     s.asked, s.missing, s.damaged = [], None, None
     threading.Thread(target=s.serve_forever, daemon=True).start()
-    monkeypatch.setattr(data, '_FLICKR', f'http://127.0.0.1:{s.server_port}/raw/')
-    monkeypatch.setattr(data, '_MULTI30K', {name: hashlib.sha256(s.files[f'{name}.gz']).hexdigest() for name in lines})
+    monkeypatch.setattr(sentence_pairs, '_FLICKR', f'http://127.0.0.1:{s.server_port}/raw/')
+    monkeypatch.setattr(sentence_pairs, '_MULTI30K', {name: hashlib.sha256(s.files[f'{name}.gz']).hexdigest() for name in lines})
     monkeypatch.setenv('TRANSFORMER_FAMILY_DATA', str(tmp_path/'cache'))
     monkeypatch.setenv('no_proxy', '127.0.0.1')
     yield s
@@ -191,3 +193,53 @@ def test_captions_in_the_folder_that_went_bad(captions, tmp_path):
     path.write_bytes(b'not a gzip file')
     with pytest.warns(UserWarning, match='train.en.gz: it is damaged'):
         assert data.pairs('multi30k') == want
+
+
+class Zips(BaseHTTPRequestHandler):
+    "One small zip file, slowly."
+    def log_message(self, *args):
+        pass
+
+    def do_GET(self):
+        self.server.asked.append(self.headers['Range'])
+        time.sleep(.3)
+        self.send_response(200)
+        self.send_header('Content-Length', str(len(self.server.body)))
+        self.end_headers()
+        self.wfile.write(self.server.body)
+
+
+FIRST = """
+import sys, time
+from pathlib import Path
+from transformer_family import data
+source = data._Source(*sys.argv[1:3], (200_000, 60_000, 40_000), 'enwik8', sys.argv[3])
+Path(sys.argv[4], str(__import__('os').getpid())).touch()
+while len(list(Path(sys.argv[4]).iterdir())) < 4: time.sleep(.01)
+print([len(part) for part in data._published('enwik8', source)])
+"""
+
+
+@pytest.mark.skipif(sys.platform == 'win32', reason='no locks of files on this system')
+def test_a_corpus_used_first_by_four_at_once(tmp_path):
+    "All four ask at the same moment; one of them fetches and extracts it, and all read it."
+    text, packed = BODY[:300_000], io.BytesIO()
+    with zipfile.ZipFile(packed, 'w') as z:
+        z.writestr('enwik8', text)
+    s = ThreadingHTTPServer(('127.0.0.1', 0), Zips)
+    s.asked, s.body = [], packed.getvalue()
+    threading.Thread(target=s.serve_forever, daemon=True).start()
+    cache, here = tmp_path/'cache', tmp_path/'here'
+    here.mkdir()
+    env = {**os.environ, 'TRANSFORMER_FAMILY_DATA': str(cache), 'no_proxy': '127.0.0.1', 'PYTHONPATH': str(ROOT),
+           'PYTHONWARNINGS': 'ignore'}
+    args = [sys.executable, '-c', FIRST, f'http://127.0.0.1:{s.server_port}/enwik8.zip',
+            hashlib.sha256(s.body).hexdigest(), hashlib.md5(text).hexdigest(), str(here)]
+    four = [subprocess.Popen(args, env=env, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            for _ in range(4)]
+    for p in four:
+        out, err = p.communicate(timeout=120)
+        assert (p.returncode, out) == (0, '[200000, 60000, 40000]\n'), err
+    s.shutdown()
+    assert s.asked == [None]
+    assert [p.name for p in (cache/'enwik8').iterdir()] == ['enwik8']

@@ -175,8 +175,8 @@ def harmless(name):
 
 def test_the_callables_are_there():
     found = callables()
-    assert len(found) > 350 and {'training.write_atomic', 'data.download', 'cli.tfam_train'} <= set(found)
-    assert all(code_of(found[n]) for n in ('training.write_atomic', 'transformer.PreNorm', 'transformer.Past'))
+    assert len(found) > 350 and {'saving.write_atomic', 'downloads.download', 'cli.tfam_train'} <= set(found)
+    assert all(code_of(found[n]) for n in ('saving.write_atomic', 'transformer.PreNorm', 'transformer.Past'))
 
 
 @pytest.mark.parametrize('place', PLANTS)
@@ -398,21 +398,26 @@ RUN = dict(name='transformer_xl', data='no such file', fingerprint='', batch_siz
         ('lr', 'x'), ('lr', -1), ('lr', None), ('data', []), ('data', None), ('steps', 0), ('steps', '20'), ('name', 3),
         ('name', 'lstm'), ('name', 'image_transformer'), ('minutes', -1), ('minutes', 'x'), ('seq_len', 8.),
         ('seed', 'x'), ('batch_size', None), ('batch_size', -2), ('split', 3), ('by_class', 'x'),
-        ('fingerprint', None)])], ids=str)
+        ('fingerprint', None), ('task', 'PreNorm'), ('task', 'training.load'), ('eval_tokens', 0),
+        ('seed', 10**31)])], ids=str)
 def test_damaged_run(tmp_path, changes):
     "What a config says of the run it belongs to."
-    from transformer_family.cli import continue_run
+    from transformer_family.runs import Run
+
+    def opened():
+        with Run(tmp_path/'run') as run:
+            run.open()
     shutil.copytree(OLD/'run', tmp_path/'run')
     config = dict(json.loads((OLD/'run'/'config.json').read_text()), run=RUN)
     whole = {k: x for k, x in changes.items() if k in config}
     config.update(whole or dict(run={**RUN, **changes}))
     (tmp_path/'run'/'config.json').write_text(json.dumps(config))
-    assert 'no such file' not in one_sentence(lambda: continue_run(tmp_path/'run', torch.device('cpu')))
+    assert 'no such file' not in one_sentence(opened)
     config['run'] = RUN
     (tmp_path/'run'/'config.json').write_text(json.dumps(config))
     if not whole:                                    # the rest is as it should be: next comes the data
         with pytest.raises(FileNotFoundError, match='no such file'):
-            continue_run(tmp_path/'run', torch.device('cpu'))
+            opened()
 
 
 # Anything that json can say

@@ -67,10 +67,12 @@ def test_metadata_says_what_the_settings_say(wheel, metadata, settings):
     assert metadata['Requires-Python'] == re.search(r'requires-python = "(.+)"', text_of(ROOT/'pyproject.toml'))[1]
     required = metadata.get_all('Requires-Dist')
     assert [r for r in required if 'extra ==' not in r] == settings['requirements'].split()
-    rl = settings['rl_requirements'].split()
-    for extra, want in (('dev', settings['dev_requirements'].split() + rl), ('rl', rl)):
-        assert [r.split(';')[0] for r in required if f"extra == '{extra}'" in r.replace('"', "'")] == want
-    assert metadata.get_all('Provides-Extra') == ['dev', 'rl']
+    extras = metadata.get_all('Provides-Extra')
+    assert extras == ['dev', 'rl', 'distributed']
+    for extra in extras:
+        of = [r.split(';')[0] for r in required if f'extra == "{extra}"' in r.replace("'", '"')]
+        want = settings[f'{extra}_requirements'] + (' ' + settings['rl_requirements'])*(extra == 'dev')
+        assert of == want.split()
     points = read(wheel, 'entry_points.txt')
     for script in settings['console_scripts'].split():
         assert script.replace('=', ' = ') in points.split('[nbdev]')[0]
@@ -132,7 +134,8 @@ def test_nothing_imports_torchvision_or_spacy(tmp_path):
 def test_lower_bounds_are_the_tried_ones(settings):
     "settings.ini's bounds are those that tests/oldest.txt pins, and so the oldest job tries."
     pins = dict(line.split('==') for line in text_of(ROOT/'tests'/'oldest.txt').splitlines() if '==' in line)
-    for r in ' '.join(settings[f'{kind}requirements'] for kind in ('', 'dev_', 'rl_')).split():
+    every = ' '.join(x for k, x in settings.items() if k.endswith('requirements'))
+    for r in every.split():
         name, bound = re.fullmatch(r'([\w.-]+)>=([\d.]+)', r).groups()
         assert (pins[name] + '.').startswith(bound + '.'), f'{r}, but tests/oldest.txt tries {pins[name]}'
 

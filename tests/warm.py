@@ -33,6 +33,9 @@ class Warm:
     "Runs scripts one after the other; the process to fork from starts with the first."
     server = None
 
+    def __init__(self, package=False):
+        self.package = ['package']*package      # imported before the fork, and not by each child
+
     def __enter__(self):
         return self
 
@@ -50,15 +53,15 @@ class Warm:
         assert text, f'the process to fork from ended with {self.server.wait()}'
         return int(text)
 
-    def __call__(self, args, cwd, input=b'', timeout=300):
-        "Exit status (minus the signal that ended it), stdout and stderr of a Python script."
+    def __call__(self, args, cwd, input=b'', timeout=300, during=None):
+        "Exit status (minus the signal that ended it), stdout and stderr of a Python script; `during` gets its process id."
         args = list(map(str, args))
         if not CAN_FORK:
             p = subprocess.run([sys.executable, *args], cwd=cwd, env=environment(), input=input, capture_output=True,
                                timeout=timeout)
             return p.returncode, p.stdout.decode(), p.stderr.decode()
         if self.server is None:
-            self.server = subprocess.Popen([sys.executable, '-m', 'tests.warm'], stdin=subprocess.PIPE,
+            self.server = subprocess.Popen([sys.executable, '-m', 'tests.warm', *self.package], stdin=subprocess.PIPE,
                                            stdout=subprocess.PIPE, env=environment(), bufsize=0,
                                            cwd=Path(__file__).resolve().parent.parent)
         with tempfile.TemporaryDirectory() as streams:
@@ -66,7 +69,10 @@ class Warm:
             (streams/'0').write_bytes(input)
             job = dict(args=args, cwd=str(cwd), streams=str(streams))
             self.server.stdin.write(json.dumps(job).encode() + b'\n')
-            pid, status = self.line(300), self.line(timeout)
+            pid = self.line(300)
+            if during:
+                during(pid)
+            status = self.line(timeout)
             if status is None:
                 with suppress(ProcessLookupError):             # it may just have ended
                     os.kill(pid, signal.SIGKILL)
@@ -108,6 +114,8 @@ def serve():
         import fastai.callback.all  # noqa: F401
         import matplotlib.pyplot  # noqa: F401
         import torch.nn.attention.flex_attention  # noqa: F401
+        if 'package' in sys.argv:
+            import transformer_family.run_tasks  # noqa: F401
     gc.collect()
     gc.freeze()                                       # a child that collects would copy every page
     while line := sys.stdin.buffer.raw.readline():

@@ -7,10 +7,12 @@ Docs: https://transformer-family.github.io/transformer_family/core.html.md"""
 # %% auto #0
 __all__ = ['KINDS', 'HOMES', 'SIZES', 'FACTORY', 'FITS', 'STYLE', 'Output', 'tree_map', 'did_you_mean', 'find', 'registered',
            'register', 'parameters', 'arguments', 'check_sizes', 'wanted', 'check_types', 'check_arguments', 'make',
-           'configured', 'count_params', 'unwrap', 'uncached', 'check_rate', 'check_tokens', 'new_ax']
+           'configured', 'count_params', 'unwrap', 'model_class', 'uncached', 'world_size', 'rank', 'placed',
+           'shared_size', 'check_rate', 'check_tokens', 'new_ax']
 
 # %% ../nbs/00_core.ipynb #2c5219fe
 import inspect
+import os
 from difflib import get_close_matches
 from functools import partial, wraps
 from importlib import import_module
@@ -43,7 +45,7 @@ def tree_map(
 
 # %% ../nbs/00_core.ipynb #49bc38f6
 KINDS = ('model', 'wiring', 'positions', 'attention', 'attend', 'activation', 'gate',
-         'output', 'span', 'past', 'cell')
+         'output', 'span', 'past', 'cell', 'task')
 
 HOMES = {                       # name -> kind, module it lives in
     'TransformerLM': ('model', 'transformer'),
@@ -103,6 +105,9 @@ HOMES |= {
     'ImagePast': ('past', 'image_transformer'),
     'PixelPast': ('past', 'image_transformer'),
     'SharedQK': ('past', 'reformer'),
+    'TextTask': ('task', 'run_tasks'),
+    'PairsTask': ('task', 'run_tasks'),
+    'PictureTask': ('task', 'run_tasks'),
 }
 
 # %% ../nbs/00_core.ipynb #3b8aa3f1
@@ -317,12 +322,64 @@ def unwrap(
         if isinstance(inner, nn.Module): return unwrap(inner)
     return model
 
+def model_class(
+    model:nn.Module
+)->type:
+    "The class by which folders call a model; parameters that are shared out hide it."
+    known = [cls for cls in type(unwrap(model)).__mro__ if registered(cls)[0] == 'model']
+    return known[0] if known else type(unwrap(model))
+
 def uncached(
     model:nn.Module
 )->dict: # keywords of its call
     "What a model is told of which nothing is to be left: no cache, if it takes that."
     takes = inspect.signature(unwrap(model).forward).parameters
     return {'cache': False} if 'cache' in takes else {}
+
+# %% ../nbs/00_core.ipynb #4547a446
+def _from_environment(name, usual):
+    "A number from the environment; `usual` where there is none."
+    text = os.environ.get(name, '').strip()
+    if text and not text.isdecimal():
+        raise ValueError(f"{name} in the environment must be a number, as torchrun sets "
+                         f"it, got {text!r}: start with torchrun, or unset it")
+    return int(text) if text else usual
+
+def world_size()->int:
+    "How many processes train together: `WORLD_SIZE`, or 1."
+    n = _from_environment('WORLD_SIZE', 1)
+    check_sizes(WORLD_SIZE=n)
+    return n
+
+def rank()->int:
+    "Which of them this one is: `RANK`, or 0."
+    r,n = _from_environment('RANK', 0), world_size()
+    if r < n: return r
+    raise ValueError(f"RANK in the environment must be in 0…{n-1} (WORLD_SIZE is {n}), "
+                     f"got {r}: start with torchrun, or unset both")
+
+# %% ../nbs/00_core.ipynb #f620b0d6
+def placed(
+    r:int=None, # rank; None: 0, or the environment's where `n` is None too
+    n:int=None # processes; None: as the environment says
+)->tuple: # rank, processes
+    "A rank among a number of processes, checked."
+    if r is None: r = rank() if n is None else 0
+    if n is None: n = world_size()
+    check_sizes(world_size=n)
+    if isinstance(r, bool) or not isinstance(r, int) or not 0 <= r < n:
+        raise ValueError(f"rank must be in 0…{n-1}, got {r!r}")
+    return r, n
+
+def shared_size(
+    size:int, # of all processes together
+    n:int, # processes
+    name='batch size' # what to call it
+)->int: # of each
+    "An equal share; what cannot be shared out equally raises `ValueError`."
+    if size % n == 0: return size//n
+    raise ValueError(f"a {name} of {size} cannot be shared by {n} processes equally: "
+                     f"choose a multiple of {n}, or another number of processes")
 
 # %% ../nbs/00_core.ipynb #4eca92d0
 def check_rate(

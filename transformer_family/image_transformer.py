@@ -304,6 +304,7 @@ def _head(output, *sizes):
 class ImageTransformer(Pictures, nn.Module):
     "Transformer with local attention over pictures (Parmar et al., 2018)."
     carries_past,loss_weights,exempt = False,{},frozenset({'padding'})
+    tasks = 'PictureTask',
     stack,embedding,together = Encoder,PixelEmbedding,()   # a head scores one value
     @configured
     @delegates(Encoder, but=['attn','layer','ff','attend'])
@@ -398,16 +399,18 @@ def forward(self:ImageTransformer,
 def image_dls(
     images, # train, valid[, test]: `Images` of pictures and classes
     model:Pictures, # that they are for
-    bs:int=32, # pictures in a batch
+    bs:int=32, # pictures in a batch, of all processes together
     device=None, # where batches go; None: CUDA when it is there, else the CPU
-    seed:int=0 # of the shuffling
+    seed:int=0, # of the shuffling
+    **place # rank and world_size; default: the environment's
 )->DataLoaders: # train, valid
     "Loaders of pictures for a Learner."
     model.start(1)                                        # raises for a model of texts
     for part in images[:2]: check_images(part.x, model.size, model.n_values)
     device = torch.device(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
-    return DataLoaders(ImageLoader(images[0], bs, model.batch, seed=seed),
-                       ImageLoader(images[1], 2*bs, model.batch, False), device=device)
+    train = ImageLoader(images[0], bs, model.batch, seed=seed, **place)
+    valid = ImageLoader(images[1], 2*bs, model.batch, False, **place)
+    return DataLoaders(train, valid, device=device)
 
 # %% ../nbs/22_image_transformer.ipynb #3e0a484b
 def image_learner(

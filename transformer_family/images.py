@@ -117,6 +117,7 @@ class PixelProjection(nn.Linear):
 class Pictures:
     "What models of pictures share: streams from pictures, and pictures from streams."
     size,n_classes,source = None,None,None
+    tasks = 'TextTask','PictureTask'                    # the first where data fit none
     @property
     def n_values(self): return self.vocab_size
     @property
@@ -345,14 +346,15 @@ class ImageLoader(PairLoader):
     "Pictures in batches as a model wants them, shuffled anew in every pass."
     def __init__(self,
         images:Images,
-        bs:int, # pictures in a batch
+        bs:int, # pictures in a batch, of all processes together
         batch=None, # called with pictures and classes: a model's method
         shuffle:bool=True, # False: as they stand
         seed:int=0, # of the shuffling
         n:int=None, # batches per epoch; None: one pass
-        device=None # where batches go; None: the CPU
+        device=None, # where batches go; None: the CPU
+        **place # rank and world_size; default: the environment's
     ):
-        super().__init__(range(len(images.x)), bs, shuffle, seed, n, device)
+        super().__init__(range(len(images.x)), bs, shuffle, seed, n, device, **place)
         self.dataset,self.batch = images,batch
         self.config = {**self.config, 'batch': batch}
 
@@ -363,7 +365,7 @@ def plan(self:ImageLoader, p:int)->tuple: # of tensors of indices
     if p not in self.planned:
         i = list(range(len(self.dataset.x)))
         if self.config['shuffle']: random.Random(f"{self.config['seed']},{p}").shuffle(i)
-        self.planned = {p: torch.tensor(i).split(self.bs)}
+        self.planned = {p: torch.tensor(i).split(self.config['bs'])}
     return self.planned[p]
 
 @patch

@@ -399,7 +399,7 @@ def forward(self:TransformerLM,
 # %% ../nbs/03_transformer.ipynb #f628e18f
 class Transformer(nn.Module):
     "The encoder-decoder of Vaswani et al. (2017)."
-    carries_past,loss_weights = False,{}
+    carries_past,loss_weights,tasks = False,{},('PairsTask',)
     head,structured_output = TransformerLM.head,TransformerLM.structured_output
     @configured
     @delegates(Encoder, but=['layer','ff'])

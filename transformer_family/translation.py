@@ -23,8 +23,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 
 from .attention import recorded
-from .core import check_sizes, uncached, unwrap
+from .core import (
+    check_sizes, placed, shared_size, uncached, unwrap)
 from .data import END, PAD, START, Position
+from .downloads import watched
 from .generation import translate
 from .training import asked, costs, evaluating
 from .transformer import hide_tokens
@@ -151,16 +153,18 @@ class PairLoader(Position, DataLoader):
     "Pairs in batches of like length: source, target so far, mask, next tokens."
     def __init__(self,
         items, # from `encode_pairs`
-        bs:int, # pairs in a batch
+        bs:int, # pairs in a batch, of all processes together
         shuffle:bool=True, # False: sorted by length
         seed:int=0, # of the shuffling
         n:int=None, # batches per epoch; None: one pass
-        device=None # where batches go; None: the CPU
+        device=None, # where batches go; None: the CPU
+        rank:int=None, world_size:int=None # None: the environment's
     ):
         check_sizes(bs=bs, n=n)
         if not items: raise ValueError("there are no pairs to load")
-        self.config = dict(shuffle=shuffle, seed=seed, n=n)
-        super().__init__(items, bs=bs, device=device, indexed=True)
+        r,w = placed(rank, world_size); own = shared_size(bs, w)
+        self.config = dict(bs=bs, shuffle=shuffle, seed=seed, n=n, rank=r, world_size=w)
+        super().__init__(items, bs=own, device=device, indexed=True)
         self.n,self.per_pass,self.planned = n,-(-len(items)//bs),{}
 
 # %% ../nbs/07_translation.ipynb #a47d2abb
@@ -169,7 +173,7 @@ def plan(self:PairLoader, p:int)->list:
     "The batches of pass `p`, as lists of indices."
     if p not in self.planned:
         seed = f"{self.config['seed']},{p}" if self.config['shuffle'] else None
-        self.planned = {p: bucketed(self.dataset, self.bs, seed)}
+        self.planned = {p: bucketed(self.dataset, self.config['bs'], seed)}
     return self.planned[p]
 
 @patch
@@ -178,8 +182,15 @@ def __iter__(self:PairLoader):
     for i in self._epoch():
         p,j = divmod(i, self.per_pass)
         self._pos,self.fresh = i + 1,j == 0
-        yield tuple(x.to(self.device) for x in self.batch_at(self.plan(p)[j]))
+        yield tuple(x.to(self.device) for x in self.batch_at(self.share(self.plan(p)[j])))
     self.after_iter()
+
+@patch
+def share(self:PairLoader, indices): # of the same kind
+    "This process's items of a batch; one that does not count where there are too few."
+    r,w = self.config['rank'],self.config['world_size']
+    self.counts = r < len(indices)
+    return indices[r::w] if self.counts else indices[:1]
 
 @patch
 def batch_at(self:PairLoader, indices)->tuple: # of tensors
@@ -200,23 +211,24 @@ def one_batch(self:PairLoader):
 @patch
 def new(self:PairLoader, dataset=None, cls=None, **kwargs):
     "A loader like this one, at its beginning, with some arguments changed."
-    args = {**self.config, 'bs': self.bs, 'device': self.device, **kwargs}
+    args = {**self.config, 'device': self.device, **kwargs}
     return (cls or type(self))(self.dataset if dataset is None else dataset, **args)
 
 # %% ../nbs/07_translation.ipynb #fcde7b55
 def pair_dls(
     pairs, # train, valid[, test]: lists of (source, target) strings
     vocab:Tokenizer, # shared by both languages
-    bs:int=64, # pairs in a batch
+    bs:int=64, # pairs in a batch, of all processes together
     device=None, # where batches go; None: CUDA when it is there, else the CPU
     seed:int=0, # of the shuffling
-    max_len:int=None # of the model's positions; None: any length
+    max_len:int=None, # of the model's positions; None: any length
+    **place # rank and world_size; default: the environment's
 )->DataLoaders: # train, valid
     "Loaders of pairs of sentences for a Learner."
     train,valid = (encode_pairs(p, vocab, max_len) for p in pairs[:2])
     device = torch.device(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
-    return DataLoaders(PairLoader(train, bs, seed=seed),
-                       PairLoader(valid, 2*bs, shuffle=False), device=device)
+    return DataLoaders(PairLoader(train, bs, seed=seed, **place),
+                       PairLoader(valid, 2*bs, shuffle=False, **place), device=device)
 
 # %% ../nbs/07_translation.ipynb #a2c1e739
 def translate_text(
@@ -274,7 +286,9 @@ def bits_per_token(
     "Bits that a token of a target costs, every token counted once."
     device,bits,n = next(unwrap(model).parameters()).device, 0., 0
     with evaluating(model):
-        for batch in PairLoader(encode_pairs(pairs, vocab), bs, False, device=device):
+        coded = encode_pairs(pairs, vocab)
+        dl = PairLoader(coded, bs, shuffle=False, device=device, world_size=1)
+        for batch in watched(dl, 'evaluating'):
             *x,y = batch
             out = model(*x, **asked(model, y), **uncached(model))
             cost = costs(out, y)                                               # [b,t]

@@ -339,7 +339,7 @@ def ponder_times(self:UniversalTransformerLM,
 # %% ../nbs/40_universal_transformer.ipynb #39e72f04
 class UniversalTransformer(nn.Module):
     "Encoder-decoder Universal Transformer (Dehghani et al., 2019)."
-    carries_past,loss_weights = False,{}
+    carries_past,loss_weights,tasks = False,{},('PairsTask',)
     head,structured_output = TransformerLM.head,TransformerLM.structured_output
     @configured
     @delegates(Recurrence, but=['layer','ff','attn','attend'])
