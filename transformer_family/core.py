@@ -108,6 +108,7 @@ HOMES |= {
     'TextTask': ('task', 'run_tasks'),
     'PairsTask': ('task', 'run_tasks'),
     'PictureTask': ('task', 'run_tasks'),
+    'AgentTask': ('task', 'run_tasks'),
 }
 
 # %% ../nbs/00_core.ipynb #3b8aa3f1

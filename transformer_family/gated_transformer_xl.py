@@ -122,7 +122,7 @@ def still_seen(
 # %% ../nbs/50_gated_transformer_xl.ipynb #88abf5db
 class GTrXL(nn.Module):
     "Transformer-XL with gates, for streams of episodes (Parisotto et al., 2019)."
-    carries_past,loss_weights = True,{}
+    carries_past,loss_weights,tasks = True,{},('AgentTask',)
     @configured
     def __init__(self, d_model:int=128, n_layers:int=4, n_heads:int=4, d_head:int=None,
                  d_ff:int=None, mem_len:int=128,

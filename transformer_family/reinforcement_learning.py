@@ -7,16 +7,14 @@ Docs: https://transformer-family.github.io/transformer_family/reinforcement_lear
 # %% auto #0
 __all__ = ['own_envs', 'Discrete', 'Box', 'VectorTask', 'TMaze', 'RepeatPrevious', 'LSTMCore', 'Memoryless', 'Policy', 'Agent',
            'spaces', 'agent_for', 'advantages', 'Rollouts', 'chosen', 'ppo', 'vmpo', 'VMPO', 'FollowAgent',
-           'RolloutsOnly', 'ScoreProgress', 'rl_learner', 'Episode', 'play', 'draw_step', 'write_gif', 'make_envs',
-           'mean_return', 'scores_csv', 'SaveAgent', 'agent_state', 'resume_agent', 'restore_agent', 'plot_scores',
-           'gym_envs']
+           'RolloutsOnly', 'ScoreProgress', 'rl_learner', 'plot_scores', 'Episode', 'play', 'draw_step', 'write_gif',
+           'make_envs', 'mean_return', 'gym_envs']
 
 # %% ../nbs/51_reinforcement_learning.ipynb #265f0aaa
 import io
 import math
 from copy import deepcopy
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,9 +33,9 @@ from torch import Tensor, nn
 from .attention import recorded
 from .core import check_sizes, configured, new_ax, tree_map
 from .gated_transformer_xl import GTrXL
-from .training import (
-    StopOnNaN, _unique, adamw, evaluating, load_weights, pack, read_tensors, save, unpack,
-    write_atomic, write_tensors)
+from .evaluation import evaluating
+from .saving import write_atomic
+from .training import StopOnNaN, adamw
 
 # %% ../nbs/51_reinforcement_learning.ipynb #c6a45d23
 class Discrete:
@@ -158,6 +156,7 @@ class Policy(NamedTuple):
 
 class Agent(nn.Module):
     "Scores of actions and a value, from observations through a core with a memory."
+    tasks = 'AgentTask',
     @configured
     def __init__(self,
         obs, # number of symbols, or the shape of an array
@@ -453,8 +452,11 @@ class FollowAgent(Callback):
             acting.agent.load_state_dict(self.model.state_dict())
 
 class RolloutsOnly(Callback):
-    "No validation: there is nothing to hold out."
+    "No validation: there is nothing to hold out. The loss may have a state of its own."
     def before_validate(self): raise CancelValidException
+    def state_dict(self): return getattr(self.learn.loss_func, 'state_dict', dict)()
+    def load_state_dict(self, state):
+        if state: self.learn.loss_func.load_state_dict(state)
 
 class ScoreProgress(ProgressCallback):
     "fastai's progress bar, with the score beside it."
@@ -485,6 +487,23 @@ def rl_learner(
     learn.recorder.train_metrics,learn.recorder.valid_metrics = True,False
     learn.remove_cb(ProgressCallback)
     return learn.add_cb(ScoreProgress())
+
+# %% ../nbs/51_reinforcement_learning.ipynb #ec9e0fec
+def plot_scores(
+    runs:dict, # name -> list of runs, each a list of (frames, score)
+    ax=None
+):
+    "Scores over frames: every run thin, the mean of a name's runs thick."
+    ax = new_ax(ax, (5.4,3))
+    for i,(name,each) in enumerate(runs.items()):
+        frames = [f for f,_ in each[0]]
+        rows = np.array([[math.nan if s is None else s for _,s in run] for run in each])
+        ended = np.isfinite(rows).all(0)           # no episode may have ended in a rollout
+        frames,rows = np.array(frames)[ended], rows[:,ended]
+        for row in rows: ax.plot(frames, row, c=f'C{i}', lw=.5, alpha=.5)
+        ax.plot(frames, rows.mean(0), c=f'C{i}', label=name)
+    ax.set(xlabel='frames', ylabel='score'); ax.legend()
+    return ax
 
 # %% ../nbs/51_reinforcement_learning.ipynb #8a132e9d
 class Episode(NamedTuple):
@@ -595,104 +614,21 @@ def mean_return(
             ended += done
     return float(np.mean(ended[:n]))
 
-# %% ../nbs/51_reinforcement_learning.ipynb #61984ddc
-def scores_csv(
-    scores # (frames, score) of each rollout
-)->str:
-    "The scores of a run as csv; empty where no episode ended."
-    rows = (f'{f},{"" if math.isnan(x) else format(x, ".6g")}' for f,x in scores)
-    return '\n'.join(['frames,score', *rows]) + '\n'
-
-class SaveAgent(Callback):
-    "Keep a run's folder: agent, config, scores, and what it takes to go on."
-    order,name = 70,'checkpoint'
-    def __init__(self, folder, every:int=10, **extra): # rollouts; entries of the config
-        check_sizes(every=every)
-        self.folder,self.every,self.extra = Path(folder),every,extra
-        self.stop = False                            # True: write and stop here
-
-    def before_fit(self):
-        self.stop = False
-        if not (self.folder/'config.json').exists(): self.write()
-
-    def after_epoch(self):
-        budget = getattr(self.learn, 'budget', None)
-        done = self.epoch+1 == self.n_epoch or budget and budget.spent >= 1
-        if done or self.stop or (self.epoch+1) % self.every == 0: self.write()
-        if self.stop: raise KeyboardInterrupt
-
-    def write(self):
-        write_atomic(save(self.model, self.folder, **self.extra)/'scores.csv',
-                     scores_csv(self.dls.train.scores))
-        tensors = {}
-        spec = pack(agent_state(self.learn), tensors, 'state')
-        write_tensors(self.folder/'checkpoint.safetensors', tensors, state=spec)
-
 # %% ../nbs/51_reinforcement_learning.ipynb #e6397918
 @patch
 def state_dict(self:Rollouts)->dict:
     "What a continued run needs beside new episodes."
-    return dict(frames=self.frames, moments=self.moments,
-                scores=torch.tensor(self.scores, dtype=torch.float64).view(-1, 2),
+    scores = [[f, None if math.isnan(x) else x] for f,x in self.scores]
+    return dict(frames=self.frames, moments=self.moments, scores=scores,
                 generator=self.generator.get_state())
 
 @patch
 def load_state_dict(self:Rollouts, state:dict):
     "Continue from a state, with episodes that were not seen before."
     self.frames,self.moments = state['frames'],state['moments'].to(self.device)
-    self.scores = [(int(f), s) for f,s in state['scores'].tolist()]
+    self.scores = [(f, math.nan if x is None else x) for f,x in state['scores']]
     self.generator.set_state(state['generator'])
     self.restart(int(torch.randint(2**31, (), generator=self.generator)))
-
-# %% ../nbs/51_reinforcement_learning.ipynb #a0c8c2c8
-def agent_state(learn:Learner)->dict: # of tensors, numbers and dicts
-    "Everything that the next rollout depends on, but for the environments."
-    loss,budget = learn.loss_func,getattr(learn, 'budget', None)
-    own = loss.state_dict() if isinstance(loss, nn.Module) else {}
-    spent = (budget.step,budget.seconds) if budget else (0,0.)
-    return dict(model=_unique(learn.model), opt=learn.opt.opt.state_dict(), spent=spent,
-                loss=own, rollouts=learn.dls.train.state_dict(), rng=torch.get_rng_state())
-
-def resume_agent(
-    learn:Learner, # built as at first, not yet trained
-    folder # of the run
-)->int: # frames so far
-    "Continue a run from its checkpoint."
-    tensors,meta = read_tensors(Path(folder)/'checkpoint.safetensors')
-    try: restore_agent(learn, unpack(meta['state'], tensors))
-    except (LookupError, TypeError, AttributeError, RuntimeError, ValueError) as e:
-        raise ValueError(f"checkpoint.safetensors in {folder} is not of this run "
-                         f"({type(e).__name__}: {e}): restore it from a copy, or start "
-                         f"a new run") from e
-    return learn.dls.train.frames
-
-# %% ../nbs/51_reinforcement_learning.ipynb #f516d878
-def restore_agent(learn:Learner, state:dict): # from `agent_state`
-    "Put a Learner where it was."
-    load_weights(learn.model, state['model'], 'the checkpoint')
-    if not learn.opt: learn.create_opt()
-    learn.opt.opt.load_state_dict(state['opt'])
-    if isinstance(learn.loss_func, nn.Module): learn.loss_func.load_state_dict(state['loss'])
-    learn.dls.train.load_state_dict(state['rollouts'])
-    torch.set_rng_state(state['rng'])
-    if hasattr(learn, 'budget'): learn.budget.step,learn.budget.before = state['spent']
-
-# %% ../nbs/51_reinforcement_learning.ipynb #ec9e0fec
-def plot_scores(
-    runs:dict, # name -> list of runs, each a list of (frames, score)
-    ax=None
-):
-    "Scores over frames: every run thin, the mean of a name's runs thick."
-    ax = new_ax(ax, (5.4,3))
-    for i,(name,each) in enumerate(runs.items()):
-        frames = [f for f,_ in each[0]]
-        rows = np.array([[math.nan if s is None else s for _,s in run] for run in each])
-        ended = np.isfinite(rows).all(0)           # no episode may have ended in a rollout
-        frames,rows = np.array(frames)[ended], rows[:,ended]
-        for row in rows: ax.plot(frames, row, c=f'C{i}', lw=.5, alpha=.5)
-        ax.plot(frames, rows.mean(0), c=f'C{i}', label=name)
-    ax.set(xlabel='frames', ylabel='score'); ax.legend()
-    return ax
 
 # %% ../nbs/51_reinforcement_learning.ipynb #e39ea414
 def gym_envs(
