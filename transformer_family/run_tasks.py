@@ -28,6 +28,7 @@ from .core import (
 from .data import (
     Images, bz2_bits, corpora, corpus, fingerprint, image_set, image_sources, lm_dls,
     pair_sources, pairs, read_corpus, unigram_entropy)
+from .gated_transformer_xl import GTrXL
 from .generation import generate_text
 from .image_transformer import image_dls, image_learner, sample_images
 from .images import bits_per_dim, shrink, write_png_grid
