@@ -36,9 +36,8 @@ def run(device):
         dl, made = timed(lambda: LMLoader(text.train, BS, SEQ_LEN, n=BATCHES, jitter=True, device=device))
         _, first = timed(dl.one_batch)
         _, seconds = timed(lambda: [None for _ in dl])
-        figures = dict(bytes=SIZE, seconds_to_open=opened, seconds_of_fingerprint=known, seconds_to_first_batch=made+first,
-                       tokens_per_second=BATCHES*BS*SEQ_LEN/seconds)
+        figures = dict(bytes=SIZE, seconds_to_open=opened, seconds_of_fingerprint=known,
+                       seconds_to_first_batch=made+first, tokens_per_second=BATCHES*BS*SEQ_LEN/seconds)
         if before is not None:
             figures['anonymous_mib'] = anonymous() - before
-        del dl, text
     return figures

@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 
 from transformer_family import schedules  # noqa: E402
 from transformer_family.adaptive_span import AdaptiveSpanTransformer, plot_spans, spans  # noqa: E402
-from transformer_family.core import rank, unwrap, world_size  # noqa: E402
+from transformer_family.core import rank, world_size  # noqa: E402
 from transformer_family.data import Images, lm_dls  # noqa: E402
 from transformer_family.generation import generate  # noqa: E402
 from transformer_family.image_transformer import (  # noqa: E402
@@ -162,10 +162,10 @@ def broken_off(make, folder):
 
 
 def by_the_clock():
-    "Half a second, on clocks that disagree: steps and rates of all processes."
+    "A moment, on clocks that disagree: steps and rates of all processes."
     clock = iter(i*.01*(1 + 3*rank()) for i in range(10**6))
     with mock.patch.object(schedules.time, 'monotonic', lambda: next(clock)):
-        learn = fit(LEARNERS['text'](), steps=None, minutes=1/60)
+        learn = fit(LEARNERS['text'](), steps=None, minutes=.01)
     return dict(steps=all_told(learn.budget.step), rates=summary(learn)['rates'])
 
 
@@ -206,10 +206,12 @@ def wrapped(folder):
 
 
 def everything(folder):
-    "All of the above, by name."
-    out = {name: summary(fit(make())) for name, make in LEARNERS.items()}
-    out |= {f'{name}, broken off': broken_off(LEARNERS[name], folder/name) for name in ('text', 'memory')}
-    return out | {'clock': by_the_clock(), 'parted': parted(folder/'parted'), 'wrapped': wrapped(folder)}
+    "All of the above, by name; of one process what there is to compare with."
+    out = {name: summary(fit(make())) for name, make in LEARNERS.items()} | {'wrapped': wrapped(folder)}
+    if not together():
+        return out
+    return out | {'broken off': broken_off(LEARNERS['memory'], folder/'memory'), 'clock': by_the_clock(),
+                  'parted': parted(folder/'parted')}
 
 
 if __name__ == '__main__':

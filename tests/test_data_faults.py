@@ -155,7 +155,8 @@ def captions(monkeypatch, tmp_path):
     s.asked, s.missing, s.damaged = [], None, None
     threading.Thread(target=s.serve_forever, daemon=True).start()
     monkeypatch.setattr(sentence_pairs, '_FLICKR', f'http://127.0.0.1:{s.server_port}/raw/')
-    monkeypatch.setattr(sentence_pairs, '_MULTI30K', {name: hashlib.sha256(s.files[f'{name}.gz']).hexdigest() for name in lines})
+    sums = {name: hashlib.sha256(s.files[f'{name}.gz']).hexdigest() for name in lines}
+    monkeypatch.setattr(sentence_pairs, '_MULTI30K', sums)
     monkeypatch.setenv('TRANSFORMER_FAMILY_DATA', str(tmp_path/'cache'))
     monkeypatch.setenv('no_proxy', '127.0.0.1')
     yield s

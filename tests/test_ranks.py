@@ -82,19 +82,17 @@ def test_each_process_reads_its_half(runs, name):
             assert parts[0] + parts[1] == batch
 
 
-@pytest.mark.parametrize('name', ['text', 'memory'])
-def test_stopped_by_one_process_and_gone_on_with(runs, name):
+def test_stopped_by_one_process_and_gone_on_with(runs):
     "The last rank alone is asked to stop; all stop behind step 17, and go on as if nothing had been."
-    want = runs[0][name]['losses']
-    for got in [runs[0], *runs[1]]:
-        assert got[f'{name}, broken off']['step'] == 17
-        assert got[f'{name}, broken off']['losses'] == pytest.approx(want, **NEAR)
+    for got in runs[1]:
+        assert got['broken off']['step'] == 17
+        assert got['broken off']['losses'] == pytest.approx(runs[0]['memory']['losses'], **NEAR)
 
 
 def test_minutes_end_at_one_step(runs):
     "Each process has a clock of its own; that of rank 0 counts."
-    (one,), two = runs[0]['clock']['steps'], runs[1][0]['clock']
-    assert len(set(two['steps'])) == 1 and 0 < two['steps'][0] < one*4
+    two = runs[1][0]['clock']
+    assert len(set(two['steps'])) == 1 and two['steps'][0] > 5
     assert two['rates'][0] == two['rates'][1] and len(two['rates'][0]) == two['steps'][0]
 
 

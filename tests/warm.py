@@ -54,7 +54,7 @@ class Warm:
         return int(text)
 
     def __call__(self, args, cwd, input=b'', timeout=300, during=None):
-        "Exit status (minus the signal that ended it), stdout and stderr of a Python script; `during` gets its process id."
+        "Exit status (minus the signal that ended it), stdout and stderr of a script; `during` gets its process id."
         args = list(map(str, args))
         if not CAN_FORK:
             p = subprocess.run([sys.executable, *args], cwd=cwd, env=environment(), input=input, capture_output=True,

@@ -146,15 +146,15 @@ def _fetch(url, part, checksum, timeout, tries):
 def _alone(part):
     "Be the only process at work on `part`, where the system can lock files."
     part.parent.mkdir(parents=True, exist_ok=True)
-    f = _locked(part)
+    f = _with_lock(part)
     while not f.closed and not (part.exists() and os.path.samestat(
-            os.fstat(f.fileno()), part.stat())): f.close(); f = _locked(part)
+            os.fstat(f.fileno()), part.stat())): f.close(); f = _with_lock(part)
     try: yield
     finally:
         if part.exists() and not _size(part): part.unlink(missing_ok=True)
         f.close()
 
-def _locked(part):
+def _with_lock(part):
     "An open file that is locked; closed where the system cannot lock."
     f = open(part, 'ab')
     try:

@@ -9,7 +9,7 @@ __all__ = ['COLUMNS', 'Busy', 'Hold', 'sweep', 'random_state', 'set_random_state
            'todays', 'restore_state', 'Checkpoint', 'on_first', 'check_finite', 'to_csv', 'read_history', 'bits_of',
            'resume', 'plot_history', 'say', 'quoted', 'task_of', 'named', 'reopened', 'Lines', 'stop_gently', 'Run']
 
-# %% ../nbs/05c_runs.ipynb #a8165238
+# %% ../nbs/05c_runs.ipynb #8806389c
 import glob
 import json
 import math
@@ -32,7 +32,8 @@ from transformer_family.saving import (
     _unique, build_from, check_fit, find_part, load, load_weights, not_written, pack,
     read_config, read_json, read_tensors, unpack, weights, write_atomic, write_config,
     write_tensors)
-from .schedules import Budget, InRuns, Stopwatch, check_count
+from .schedules import (
+    Budget, InRuns, Spent, Stopwatch, check_count)
 
 try: import fcntl
 except ImportError: fcntl = None                      # a system without locks on files
@@ -341,7 +342,7 @@ def after_epoch(self:Checkpoint):
     self.done[-1] = (*self.done[-1][:-1], bits_of(self.learn))
     self.write()
 
-# %% ../nbs/05c_runs.ipynb #e2e8e535
+# %% ../nbs/05c_runs.ipynb #743d5aba
 def resume(
     learn:Learner, # built as at first, with a Checkpoint, not yet trained
     folder # of the run
@@ -350,6 +351,7 @@ def resume(
     tensors,meta = read_tensors(Path(folder)/'checkpoint.safetensors')
     keep = learn.checkpoint
     try: restore_state(learn, unpack(meta['state'], tensors))
+    except Spent: raise
     except (LookupError, TypeError, AttributeError, RuntimeError, ValueError) as e:
         raise ValueError(f"checkpoint.safetensors in {folder} is not of this run "
                          f"({type(e).__name__}: {e}): restore it from a copy, or start "
@@ -534,7 +536,7 @@ def fit(self:Run)->Run:
                                 f"--resume {quoted(self.folder)}") from None
     return self
 
-# %% ../nbs/05c_runs.ipynb #7a63a8bd
+# %% ../nbs/05c_runs.ipynb #90ccc148
 @patch
 def reported(self:Run):
     "The numbers of this very checkpoint, or None."
@@ -555,7 +557,8 @@ def finish(self:Run, device='cpu')->Run:
     final = weights(self.model)
     on_first(lambda: write_tensors(self.folder/'model.safetensors', final))
     keep.on_disk = 0; on_first(lambda: keep.write_history(self.folder))
-    if self.run.get('shard'): self._whole = load(self.folder, device=device_of(self.model))
+    if self.run.get('shard'):
+        self._whole = load(self.folder, device=device_of(self.model))
     self.results = {'step': self.step, **self.task.evaluate(self.model)}
     self.results |= on_first(lambda: self.task.report(self)) or {}
     text = json.dumps(self.results, indent=2) + '\n'
