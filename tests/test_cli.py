@@ -1,6 +1,7 @@
 """The commands as a user types them: in a shell, in an empty folder, and sometimes killed.
 
-Most run in processes forked from one that has torch imported; `cold` ones start an interpreter, as a shell does."""
+Most run in processes forked from one that has the package imported; `cold` ones start an interpreter, as a shell
+does."""
 import json
 import os
 import random
@@ -557,13 +558,6 @@ tfam_train()
 """
 
 
-@pytest.fixture(scope='module')
-def loaded():
-    "Processes that have the package imported before they are forked."
-    with Warm(package=True) as warm:
-        yield warm
-
-
 def same_run(one, two):
     "The same parameters, history but for the clock, numbers and sample; nothing half written beside them."
     a, b = ([line.split(',')[2:] for line in sound(r)] for r in (one, two))
@@ -578,42 +572,42 @@ def same_run(one, two):
 QUICK = '--d-model 8 --n-layers 1 --n-heads 1 --seq-len 8 --batch-size 2 --device cpu --data book.txt'.split()
 
 
-def test_killed_before_every_write(tmp_path, loaded):
+def test_killed_before_every_write(tmp_path):
     "Between any two writes of a checkpoint, in the start and in the report: the next start or resume makes it whole."
     (tmp_path / 'book.txt').write_text(TEXT[:4000])
     (tmp_path / 'killer.py').write_text(KILLER)
     args = ['--steps', 70, '--seed', 3, '--dropout', .1, *QUICK]
     whole, run = tmp_path / 'a' / 'whole', tmp_path / 'b' / 'r'
-    assert loaded([BIN/'tfam-train', *args, '--out', whole], tmp_path)[0] == 0
+    assert ran.warm([BIN/'tfam-train', *args, '--out', whole], tmp_path)[0] == 0
     kills = 0
     for n in range(1, 100):
         shutil.rmtree(run.parent, ignore_errors=True)
-        status, _, err = loaded([tmp_path / 'killer.py', n, *args, '--out', run], tmp_path)
+        status, _, err = ran.warm([tmp_path / 'killer.py', n, *args, '--out', run], tmp_path)
         if status == 0:
             break
         assert status == -signal.SIGKILL, err
         kills += 1
         again = ['--resume', run, '--device', 'cpu'] if run.exists() else [*args, '--out', run]
-        status, out, err = loaded([BIN/'tfam-train', *again], tmp_path)
+        status, out, err = ran.warm([BIN/'tfam-train', *again], tmp_path)
         assert status == 0 and 'nothing to do' not in out, (n, out, err)
         same_run(whole, run)
     assert kills > 10
 
 
-def test_killed_at_twenty_random_moments(tmp_path, loaded):
+def test_killed_at_twenty_random_moments(tmp_path):
     (tmp_path / 'book.txt').write_text(TEXT[:4000])
     args = ['--steps', 400, '--seed', 3, '--dropout', .1, *QUICK]
     whole, run, r = tmp_path / 'a' / 'whole', tmp_path / 'b' / 'r', random.Random(0)
-    assert loaded([BIN/'tfam-train', *args, '--out', whole], tmp_path)[0] == 0
+    assert ran.warm([BIN/'tfam-train', *args, '--out', whole], tmp_path)[0] == 0
 
     def soon(pid):
         time.sleep(r.uniform(.05, .8))
         os.kill(pid, signal.SIGKILL)
     for _ in range(20):
         again = ['--resume', run, '--device', 'cpu'] if run.exists() else [*args, '--out', run]
-        status, _, err = loaded([BIN/'tfam-train', *again], tmp_path, during=soon)
+        status, _, err = ran.warm([BIN/'tfam-train', *again], tmp_path, during=soon)
         assert status in (0, -signal.SIGKILL), err
-    status, _, err = loaded([BIN/'tfam-train', '--resume', run, '--device', 'cpu'], tmp_path)
+    status, _, err = ran.warm([BIN/'tfam-train', '--resume', run, '--device', 'cpu'], tmp_path)
     assert status == 0, err
     same_run(whole, run)
 

@@ -1,9 +1,9 @@
-"""Console scripts without their seconds of start-up: forked from a process that has imported torch and fastai.
+"""Console scripts without their seconds of start-up: forked from a process that has imported the package.
 
     with Warm() as warm: status, out, err = warm(['bin/tfam-models'], cwd)
 
 A child is a process of its own, with files for its three streams, that runs the installed script as the interpreter
-would. The package itself is imported by the child. Where forking is unsafe or unknown, a new interpreter runs it."""
+would. Where forking is unsafe or unknown, a new interpreter runs it."""
 import atexit
 import gc
 import json
@@ -33,9 +33,6 @@ class Warm:
     "Runs scripts one after the other; the process to fork from starts with the first."
     server = None
 
-    def __init__(self, package=False):
-        self.package = ['package']*package      # imported before the fork, and not by each child
-
     def __enter__(self):
         return self
 
@@ -61,7 +58,7 @@ class Warm:
                                timeout=timeout)
             return p.returncode, p.stdout.decode(), p.stderr.decode()
         if self.server is None:
-            self.server = subprocess.Popen([sys.executable, '-m', 'tests.warm', *self.package], stdin=subprocess.PIPE,
+            self.server = subprocess.Popen([sys.executable, '-m', 'tests.warm'], stdin=subprocess.PIPE,
                                            stdout=subprocess.PIPE, env=environment(), bufsize=0,
                                            cwd=Path(__file__).resolve().parent.parent)
         with tempfile.TemporaryDirectory() as streams:
@@ -114,8 +111,8 @@ def serve():
         import fastai.callback.all  # noqa: F401
         import matplotlib.pyplot  # noqa: F401
         import torch.nn.attention.flex_attention  # noqa: F401
-        if 'package' in sys.argv:
-            import transformer_family.run_tasks  # noqa: F401
+
+        import transformer_family.run_tasks  # noqa: F401
     gc.collect()
     gc.freeze()                                       # a child that collects would copy every page
     while line := sys.stdin.buffer.raw.readline():

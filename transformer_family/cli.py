@@ -246,7 +246,7 @@ def begin(device, model='transformer', out=None, args=None, seed=0, **given):
                args=usual | sizes | typed_arguments(args, **sizes))
     with new_run(out, name) as run: return run.start(task, device).finish()
 
-# %% ../nbs/70_cli.ipynb #950ca2d5
+# %% ../nbs/70_cli.ipynb #99794e38
 def go_on(device, resume, model=None, **given):
     "A run from its last checkpoint to its report."
     from transformer_family.runs import Run, named
@@ -281,7 +281,7 @@ def tfam_train(
     device:str=None, # cpu, cuda, … (default: CUDA if there is one)
     shard:bool=False, # Several processes: share out the parameters as well
     out:str=None, # Folder of the run; must be new (default: runs/MODEL)
-    resume:str=None, # Go on with the run in this folder; with --steps, --lr beyond its end
+    resume:str=None, # Go on with the run in this folder; --steps, --lr: beyond its end
     json:str=None # Write the numbers of the report to this file; - prints them
 ):
     "Train a model; the run's folder survives anything and can be resumed."
