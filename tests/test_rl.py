@@ -9,7 +9,7 @@ from transformer_family.reinforcement_learning import (
     LSTMCore,
     Rollouts,
     agent_for,
-    chosen,
+    log_prob,
     gym_envs,
     rl_learner,
     spaces,
@@ -41,7 +41,7 @@ def test_first_ratio_is_one(package, name, want):
     dl = Rollouts(env, agent, t=9, bs=2, passes=1)
     for _ in range(3):
         for obs, past, starts, actions, logits, _, _ in dl:
-            ratio = (chosen(agent(obs, past, starts).logits, actions) - chosen(logits, actions)).exp()
+            ratio = (log_prob(agent(obs, past, starts).logits, actions) - log_prob(logits, actions)).exp()
             assert (ratio - 1).abs().max() < 1e-4
 
 

@@ -6,7 +6,7 @@ Docs: https://transformer-family.github.io/transformer_family/reinforcement_lear
 
 # %% auto #0
 __all__ = ['own_envs', 'Discrete', 'Box', 'VectorTask', 'TMaze', 'RepeatPrevious', 'LSTMCore', 'Memoryless', 'Policy', 'Agent',
-           'spaces', 'agent_for', 'advantages', 'Rollouts', 'chosen', 'ppo', 'vmpo', 'VMPO', 'FollowAgent',
+           'spaces', 'agent_for', 'advantages', 'Rollouts', 'log_prob', 'ppo', 'vmpo', 'VMPO', 'FollowAgent',
            'RolloutsOnly', 'ScoreProgress', 'rl_learner', 'plot_scores', 'Episode', 'play', 'draw_step', 'write_gif',
            'make_envs', 'mean_return', 'gym_envs']
 
@@ -384,7 +384,7 @@ def scaled(self:Rollouts,
     return rewards/(deviation.to(rewards) + 1e-4)
 
 # %% ../nbs/51_reinforcement_learning.ipynb #a97b54a0
-def chosen(
+def log_prob(
     logits:Tensor, # [b,t,a]
     actions:Tensor # [b,t], integers
 )->Tensor: # [b,t]
@@ -400,7 +400,7 @@ def ppo(
 )->Tensor: # scalar
     "The clipped objective, value loss and entropy bonus (Schulman et al., 2017, Eq. 9)."
     now,values,*_ = out
-    ratio = (chosen(now, actions) - chosen(logits, actions)).exp()
+    ratio = (log_prob(now, actions) - log_prob(logits, actions)).exp()
     A = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
     gain = torch.minimum(ratio*A, ratio.clamp(1-clip, 1+clip)*A).mean()
     p = now.log_softmax(-1)
@@ -420,7 +420,7 @@ def vmpo(
     now,values,*_ = out
     A,i = advantages.flatten().topk((advantages.numel()+1)//2)
     psi = (A/eta).softmax(0).detach()
-    L_pi = -(psi * chosen(now, actions).flatten()[i]).sum()
+    L_pi = -(psi * log_prob(now, actions).flatten()[i]).sum()
     L_eta = eta*eps_eta + eta*((A/eta).logsumexp(0) - math.log(len(A)))
     p,q = logits.log_softmax(-1), now.log_softmax(-1)
     K = (p.exp()*(p - q)).sum(-1)
@@ -498,7 +498,7 @@ def plot_scores(
     for i,(name,each) in enumerate(runs.items()):
         frames = [f for f,_ in each[0]]
         rows = np.array([[math.nan if s is None else s for _,s in run] for run in each])
-        ended = np.isfinite(rows).all(0)           # no episode may have ended in a rollout
+        ended = np.isfinite(rows).all(0)         # no episode may have ended in a rollout
         frames,rows = np.array(frames)[ended], rows[:,ended]
         for row in rows: ax.plot(frames, row, c=f'C{i}', lw=.5, alpha=.5)
         ax.plot(frames, rows.mean(0), c=f'C{i}', label=name)

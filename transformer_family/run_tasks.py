@@ -588,7 +588,7 @@ def learner(self:AgentTask, model, cbs):
     return learn
 
 # %% ../nbs/65_run_tasks.ipynb #b7c94768
-def _held_out(data, run)->tuple: # environments, seed
+def _unseen(data, run)->tuple: # environments, seed
     "Environments that training does not see."
     seed = 10**6 + run.get('seed', 0)
     return make_envs(data, 50, seed), seed
@@ -598,7 +598,7 @@ def evaluate(self:AgentTask, agent,
     data=None, # name of environments; None: the run's own
 )->dict:
     "The mean return of episodes; one is written as episode.gif into the run's folder."
-    name = data or self.run['data']; env,seed = _held_out(name, self.run)
+    name = data or self.run['data']; env,seed = _unseen(name, self.run)
     knows = agent.config['obs'],agent.config['n_actions']
     if spaces(env) != knows:
         raise ValueError(f"{name} has (observations, actions) {spaces(env)}, the agent "
@@ -618,7 +618,7 @@ def report(self:AgentTask, run)->None:
         f"{self.run['untrained']:.3f}, trained {run.results['score']:.3f}")
     ax = plot_scores({self.run['name']: [run.learn.dls.train.scores]})
     write_figure(ax.figure, run.folder/'score.png')
-    env,seed = _held_out(self.run['data'], self.run)
+    env,seed = _unseen(self.run['data'], self.run)
     write_gif(run.folder/'episode.gif', play(env, run.model, seed))
     say(f'\n{run.folder} is done, and an episode in episode.gif; more: tfam-eval '
         f'{quoted(run.folder)}')
