@@ -9,8 +9,8 @@ from transformer_family.reinforcement_learning import (
     LSTMCore,
     Rollouts,
     agent_for,
-    log_prob,
     gym_envs,
+    log_prob,
     rl_learner,
     spaces,
 )
