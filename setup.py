@@ -34,7 +34,8 @@ setup(
     long_description=readme(),
     long_description_content_type='text/markdown',
     install_requires=cfg['requirements'].split(),
-    extras_require={'dev': cfg['dev_requirements'].split(),
+    extras_require={'dev': cfg['dev_requirements'].split() + cfg['rl_requirements'].split(),
+                    'rl': cfg['rl_requirements'].split(),
                     'distributed': cfg['distributed_requirements'].split()},
     entry_points={'console_scripts': cfg['console_scripts'].split(),
                   'nbdev': [f'{name}={name}._modidx:d']})

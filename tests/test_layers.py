@@ -15,6 +15,7 @@ from transformer_family.transformer import Encoder, EncoderLayer, FeedForward, M
 
 ORDER = Path(__file__).parent/'data/order.json'
 FIXED = {**zoo.models, 'masked_lm': MaskedLM, 'image_to_image': ImageToImage}
+FIXED.pop('gtrxl')                    # features in, features out: no tokens
 OWN = {'transformer_seq2seq': dict(src_vocab=contract.VOCAB), 'image_to_image': dict(size=[4, 6], source=[2, 3])}
 
 

@@ -68,10 +68,11 @@ def test_metadata_says_what_the_settings_say(wheel, metadata, settings):
     required = metadata.get_all('Requires-Dist')
     assert [r for r in required if 'extra ==' not in r] == settings['requirements'].split()
     extras = metadata.get_all('Provides-Extra')
-    assert extras == ['dev', 'distributed']
+    assert extras == ['dev', 'rl', 'distributed']
     for extra in extras:
         of = [r.split(';')[0] for r in required if f'extra == "{extra}"' in r.replace("'", '"')]
-        assert of == settings[f'{extra}_requirements'].split()
+        want = settings[f'{extra}_requirements'] + (' ' + settings['rl_requirements'])*(extra == 'dev')
+        assert of == want.split()
     points = read(wheel, 'entry_points.txt')
     for script in settings['console_scripts'].split():
         assert script.replace('=', ' = ') in points.split('[nbdev]')[0]

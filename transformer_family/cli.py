@@ -120,6 +120,8 @@ universal_transformer 230,657 Decoder-only Universal Transformer (Dehghani et al
     2019).
 universal_transformer_seq2seq – Encoder-decoder Universal Transformer (Dehghani et al.,
     2019).
+gtrxl 1,643,264 Transformer-XL with gates, for streams of episodes (Parisotto et al.,
+    2019).
 transformer_shaw 832,256 Decoder-only Transformer that knows distances up to 16 (Shaw et
     al., 2018).
 '''.replace('\n    ', ' ').strip().split('\n')      # name, parameters, what it is
@@ -260,10 +262,11 @@ def go_on(device, resume, model=None, **given):
 def tfam_train(
     model:str=None, # Which model (default: transformer); tfam-models lists them
     data:str=None, # Named text, pairs or pictures, or a file (pydoc, scan, digits)
+    env:str=None, # Of an agent: t-maze, repeat-previous, or what gymnasium knows
     split:str=None, # Of scan: simple, length or addprim_jump
     steps:int=None, # Training steps (default: 1400, 3200 for pairs; on a GPU more)
     minutes:float=None, # Train for this long instead of a number of steps
-    batch_size:int=None, # Streams, pairs or pictures (default: 16, or 64; GPU: more)
+    batch_size:int=None, # Streams, pairs, pictures, environments (16 or 64; GPU: more)
     seq_len:int=None, # Characters of a segment, and the model's longest context (128)
     by_class:bool=False, # Of pictures: tell the model what each one shows
     d_model:int=None, # Model size

@@ -63,12 +63,23 @@ HOMES = {                       # name -> kind, module it lives in
     'Reformer': ('model', 'reformer'),
     'UniversalTransformerLM': ('model', 'universal_transformer'),
     'UniversalTransformer': ('model', 'universal_transformer'),
+    'GTrXL': ('model', 'gated_transformer_xl'),
+    'Agent': ('model', 'reinforcement_learning'),
+    'LSTMCore': ('model', 'reinforcement_learning'),
+    'Memoryless': ('model', 'reinforcement_learning'),
 }
 
 # %% ../nbs/00_core.ipynb #a651a4b8
 HOMES |= {
     'PostNorm': ('wiring', 'transformer'),
     'PreNorm': ('wiring', 'transformer'),
+    'Gated': ('wiring', 'gated_transformer_xl'),
+    'ResidualGate': ('gate', 'gated_transformer_xl'),
+    'InputGate': ('gate', 'gated_transformer_xl'),
+    'OutputGate': ('gate', 'gated_transformer_xl'),
+    'HighwayGate': ('gate', 'gated_transformer_xl'),
+    'SigTanhGate': ('gate', 'gated_transformer_xl'),
+    'GRUGate': ('gate', 'gated_transformer_xl'),
     'Reversible': ('wiring', 'reformer'),
     'SinusoidalPositions': ('positions', 'positions'),
     'LearnedPositions': ('positions', 'positions'),
@@ -99,6 +110,7 @@ HOMES |= {
     'TextTask': ('task', 'run_tasks'),
     'PairsTask': ('task', 'run_tasks'),
     'PictureTask': ('task', 'run_tasks'),
+    'AgentTask': ('task', 'run_tasks'),
 }
 
 # %% ../nbs/00_core.ipynb #3b8aa3f1

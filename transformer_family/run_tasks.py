@@ -1,4 +1,4 @@
-"""What a run trains on and is judged by: texts, pairs of sentences, pictures
+"""What a run trains on and is judged by: texts, pairs of sentences, pictures, environments
 
 Docs: https://transformer-family.github.io/transformer_family/run_tasks.html.md"""
 
@@ -7,13 +7,14 @@ Docs: https://transformer-family.github.io/transformer_family/run_tasks.html.md"
 # %% auto #0
 __all__ = ['NEEDS', 'MAY', 'OWN', 'learned', 'check_number', 'Task', 'room_on', 'check_room', 'write_figure', 'seeded',
            'show_spans', 'mean_steps', 'show_ponder', 'TextTask', 'PairsTask', 'input_lines', 'PictureTask',
-           'picture_grid']
+           'picture_grid', 'AgentTask', 'ScoreLines']
 
 # %% ../nbs/65_run_tasks.ipynb #34d21706
 import io
 import math
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -27,10 +28,14 @@ from .core import (
 from .data import (
     Images, bz2_bits, corpora, corpus, fingerprint, image_set, image_sources, lm_dls,
     pair_sources, pairs, read_corpus, unigram_entropy)
+from .gated_transformer_xl import GTrXL
 from .generation import generate_text
 from .image_transformer import image_dls, image_learner, sample_images
 from .images import bits_per_dim, shrink, write_png_grid
-from .runs import device_of, plot_history, quoted, say
+from transformer_family.reinforcement_learning import (
+    Agent, agent_for, make_envs, mean_return, own_envs, play, plot_scores, rl_learner,
+    spaces, write_gif)
+from .runs import Lines, device_of, plot_history, quoted, say
 from .training import (
     bits_per_character, lm_learner, seq2seq_learner, write_atomic)
 from .transformer import PreNorm
@@ -530,4 +535,90 @@ def report(self:PictureTask, run)->None:
     write_png_grid(run.folder/'samples.png', images, columns=columns, zoom=4,
                    n_values=run.model.n_values)
     say(f'\n{run.folder} is done, and samples.png in it; more: tfam-generate '
+        f'{quoted(run.folder)}')
+
+# %% ../nbs/65_run_tasks.ipynb #9c8a1d34
+class AgentTask(Task):
+    "An agent in environments."
+    usual = dict.fromkeys(('cpu','cuda'), dict(
+        data='repeat-previous', steps=296, batch_size=64, seq_len=32, lr=3e-3, d_model=32,
+        n_layers=8, n_heads=2))
+    what,unit,bits = 'an agent','step','score'
+    own,known = ('seq_len',),own_envs
+    @classmethod
+    def settings(cls, device, env=None, **given):
+        if env and given.get('data'): raise ValueError("give --env or --data, not both")
+        return super().settings(device, **{**given, **({'data': env} if env else {})})
+
+    @classmethod
+    def place(cls, data):
+        if not data: raise ValueError("env needs a name, got ''")
+        return data
+
+    def read(self): return make_envs(*(self.run[k] for k in ('data','batch_size','seed')))
+    def fingerprint(self): return str(spaces(self.data))
+    def size(self): return f"{self.run['batch_size']} environments of {self.run['data']}"
+    def check_model(self, cls): super().check_model(GTrXL if cls is Agent else cls)
+
+# %% ../nbs/65_run_tasks.ipynb #5a385c05
+@patch
+def model(self:AgentTask):
+    "The untrained agent; its core remembers as much as a segment holds."
+    args = dict(self.args); d_model = args.pop('d_model', 32)
+    core = partial(entry(self.run['name'])[0], **{'mem_len': self.run['seq_len'], **args})
+    return agent_for(self.data, core, d_model)
+
+class ScoreLines(Lines):
+    "Where no terminal shows a progress bar, a line for every tenth rollout."
+    def after_epoch(self):
+        last = self.epoch+1 == self.n_epoch
+        if sys.stdout.isatty() or not last and (self.epoch+1) % 10: return
+        frames,score = self.dls.train.scores[-1]
+        say(f'{frames:>9,} frames  training loss {self.smooth_loss.item():.3f}  '
+            f'score {score:.3f}')
+
+@patch
+def learner(self:AgentTask, model, cbs):
+    "A Learner of an agent; an epoch of its budget is a rollout."
+    r,cbs = self.run,[ScoreLines(self.unit) if type(c) is Lines else c for c in cbs]
+    learn = rl_learner(self.data, model, lr=r['lr'], t=r['seq_len'], passes=2,
+                       bs=math.ceil(r['batch_size']/2), device=device_of(model), cbs=cbs,
+                       seed=r['seed'], gamma=getattr(self.data, 'gamma', .99))
+    if hasattr(learn, 'budget'): learn.budget.every = len(learn.dls.train)
+    return learn
+
+# %% ../nbs/65_run_tasks.ipynb #b7c94768
+def _unseen(data, run)->tuple: # environments, seed
+    "Environments that training does not see."
+    seed = 10**6 + run.get('seed', 0)
+    return make_envs(data, 50, seed), seed
+
+@patch
+def evaluate(self:AgentTask, agent,
+    data=None, # name of environments; None: the run's own
+)->dict:
+    "The mean return of episodes; one is written as episode.gif into the run's folder."
+    name = data or self.run['data']; env,seed = _unseen(name, self.run)
+    knows = agent.config['obs'],agent.config['n_actions']
+    if spaces(env) != knows:
+        raise ValueError(f"{name} has (observations, actions) {spaces(env)}, the agent "
+                         f"knows {knows}")
+    if self.folder: write_gif(self.folder/'episode.gif', play(env, agent, seed))
+    return {'episodes': 100, 'score': mean_return(env, agent, seed=seed)}
+
+@patch
+def generate(self:AgentTask, agent):
+    "An agent writes nothing."
+    raise ValueError(f"an agent acts: tfam-eval {quoted(self.folder)}")
+
+@patch
+def report(self:AgentTask, run)->None:
+    "Print what a run has learned; write score.png and episode.gif."
+    say(f"mean return of {run.results['episodes']} episodes: untrained "
+        f"{self.run['untrained']:.3f}, trained {run.results['score']:.3f}")
+    ax = plot_scores({self.run['name']: [run.learn.dls.train.scores]})
+    write_figure(ax.figure, run.folder/'score.png')
+    env,seed = _unseen(self.run['data'], self.run)
+    write_gif(run.folder/'episode.gif', play(env, run.model, seed))
+    say(f'\n{run.folder} is done, and an episode in episode.gif; more: tfam-eval '
         f'{quoted(run.folder)}')

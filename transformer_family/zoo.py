@@ -20,6 +20,7 @@ from .adaptive_span import (
     AdaptiveSpanTransformer, DynamicSpanTransformer, span_sizes)
 from .character_transformer import CharacterTransformer
 from .core import arguments, check_sizes, did_you_mean
+from .gated_transformer_xl import GTrXL
 from .image_transformer import (
     ImageToImage, ImageTransformer, PixelTransformer)
 from .positions import NoPositions, ShawAttention
@@ -45,7 +46,8 @@ models = {'transformer': TransformerLM, 'transformer_seq2seq': Transformer,
           'sparse_transformer': SparseTransformer,
           'reformer': Reformer,
           'universal_transformer': UniversalTransformerLM,
-          'universal_transformer_seq2seq': UniversalTransformer}
+          'universal_transformer_seq2seq': UniversalTransformer,
+          'gtrxl': GTrXL}
 language_models = ['transformer', 'character_transformer', 'act_rnn', 'transformer_xl',
                    'adaptive_span', 'dynamic_span', 'image_transformer',
                    'sparse_transformer', 'reformer', 'universal_transformer']
@@ -169,6 +171,14 @@ papers |= {
         {}),
 }
 
+# %% ../nbs/60_zoo.ipynb #0c4d056c
+papers |= {
+    'gtrxl/dmlab': Paper('gtrxl',
+        dict(d_model=512, n_layers=12, n_heads=8, d_head=64, d_ff=1024, mem_len=512),
+        'Parisotto et al. 2019, arXiv:1910.06764, Table 2',
+        dict(params=66.4e6, score_dmlab30=117.6)),
+}
+
 # %% ../nbs/60_zoo.ipynb #8729538d
 def _spelled(name): return str(name).lower().replace('-', '_')
 
@@ -224,7 +234,8 @@ def flops_per_step(
     inner = c['n_heads'] * (k + (c.get('d_value') or k))        # 2·d, as a rule
     layer = 2*d*inner + 2*d*(c['d_ff'] or 4*d) + span*inner
     if isinstance(model, Transformer): layer += d*inner + span*inner
-    return c['n_layers'] * layer * (span if getattr(model, 'rereads', False) else 1)
+    gates = sum(p.numel() for n,p in model.named_parameters() if '.gate.' in n)
+    return gates + c['n_layers']*layer*(span if getattr(model, 'rereads', False) else 1)
 
 # %% ../nbs/60_zoo.ipynb #54708666
 contract = {

@@ -1,0 +1,59 @@
+"""Environments of gymnasium, minigrid and popgym through the same rollouts; skipped where a package is missing."""
+from functools import partial
+
+import pytest
+import torch
+
+from transformer_family.gated_transformer_xl import GTrXL
+from transformer_family.reinforcement_learning import (
+    LSTMCore,
+    Rollouts,
+    agent_for,
+    gym_envs,
+    log_prob,
+    rl_learner,
+    spaces,
+)
+
+pytest.importorskip('gymnasium', minversion='1.1')
+CORE = partial(GTrXL, n_layers=1, n_heads=2, mem_len=8)
+
+
+def test_every_episode_begins_with_its_first_observation():
+    "No dummy step stands between two episodes: with a limit of 5 steps every fifth begins one."
+    env = gym_envs('CartPole-v1', 3, max_episode_steps=5)
+    dl = Rollouts(env, agent_for(env, LSTMCore, 8), t=16, bs=3, passes=1)
+    starts = next(iter(dl))[2]
+    assert starts.nonzero()[:, 1].view(3, -1).tolist() == [[0, 5, 10, 15]]*3
+    assert [round(s) for _, s in dl.scores] == [5]
+
+
+@pytest.mark.parametrize('package,name,want', [
+    ('gymnasium', 'CartPole-v1', ([4], 2)),
+    ('minigrid', 'MiniGrid-MemoryS7-v0', ([7, 7, 3], 7)),
+    ('popgym', 'popgym:popgym-RepeatPreviousEasy-v0', (4, 4))])
+def test_first_ratio_is_one(package, name, want):
+    pytest.importorskip(package)
+    env = gym_envs(name, 4)
+    assert spaces(env) == want
+    agent = agent_for(env, CORE, 16)
+    torch.nn.init.normal_(agent.policy.weight)
+    dl = Rollouts(env, agent, t=9, bs=2, passes=1)
+    for _ in range(3):
+        for obs, past, starts, actions, logits, _, _ in dl:
+            ratio = (log_prob(agent(obs, past, starts).logits, actions) - log_prob(logits, actions)).exp()
+            assert (ratio - 1).abs().max() < 1e-4
+
+
+def test_learner_trains():
+    env = gym_envs('CartPole-v1', 4)
+    learn = rl_learner(env, agent_for(env, CORE, 8), t=8, bs=2, passes=1)
+    with learn.no_bar(), learn.no_logging():
+        learn.fit_one_cycle(2)
+    assert learn.dls.train.frames == 64
+
+
+@pytest.mark.parametrize('name,words', [('Pendulum-v1', 'actions are Box'), ('Blackjack-v1', 'observations are Tuple')])
+def test_spaces_that_do_not_fit(name, words):
+    with pytest.raises(ValueError, match=words):
+        agent_for(gym_envs(name, 2), CORE)
