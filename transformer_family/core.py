@@ -6,9 +6,9 @@ Docs: https://transformer-family.github.io/transformer_family/core.html.md"""
 
 # %% auto #0
 __all__ = ['KINDS', 'HOMES', 'SIZES', 'FACTORY', 'FITS', 'STYLE', 'Output', 'tree_map', 'did_you_mean', 'find', 'registered',
-           'register', 'parameters', 'arguments', 'check_sizes', 'wanted', 'check_types', 'check_arguments', 'make',
-           'configured', 'count_params', 'unwrap', 'model_class', 'uncached', 'world_size', 'rank', 'placed',
-           'shared_size', 'check_rate', 'check_tokens', 'new_ax']
+           'register', 'parameters', 'arguments', 'check_sizes', 'wanted', 'check_arguments', 'make', 'configured',
+           'count_params', 'unwrap', 'model_class', 'uncached', 'world_size', 'rank', 'placed', 'shared_size',
+           'check_rate', 'check_tokens', 'new_ax']
 
 # %% ../nbs/00_core.ipynb #2c5219fe
 import inspect
@@ -229,7 +229,7 @@ def _shown(x):
     long = isinstance(x, nn.Module) or len(repr(x)) > 80
     return f'a {type(x).__name__}' if long else repr(x)
 
-def check_types(
+def _check_types(
     params:dict, # name -> inspect.Parameter
     given:dict # name -> value
 )->None:
@@ -257,7 +257,7 @@ def check_arguments(
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in every):
         _refuse(who, f"has no argument {unknown[0]!r}{did_you_mean(unknown[0], params)}",
                 params)
-    check_types(params, given)
+    _check_types(params, given)
     return params
 
 # %% ../nbs/00_core.ipynb #5df4dd30
@@ -269,7 +269,7 @@ def _bind(part, who, args, kwargs):
     missing = [n for n,p in params.items()
                if p.default is p.empty and n not in bound.arguments]
     if missing: _refuse(who, f"needs {', '.join(missing)}", params)
-    check_types(params, bound.arguments)
+    _check_types(params, bound.arguments)
     return bound.arguments
 
 def make(

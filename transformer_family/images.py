@@ -7,7 +7,7 @@ Docs: https://transformer-family.github.io/transformer_family/images.html.md"""
 # %% auto #0
 __all__ = ['ImageSize', 'image_size', 'check_images', 'grid_positions', 'PixelEmbedding', 'PixelProjection', 'Pictures',
            'Categorical', 'bins', 'logistics', 'log_bin', 'draw_logistics', 'Logistics', 'divides', 'shrink',
-           'ImageLoader', 'bits_per_dim', 'check_shades', 'image_grid', 'write_png_grid', 'JointLogistics']
+           'ImageLoader', 'bits_per_dim', 'image_grid', 'write_png_grid', 'JointLogistics']
 
 # %% ../nbs/09_images.ipynb #5ad5f15e
 import io
@@ -394,7 +394,7 @@ def bits_per_dim(
     return total.item() / n / math.log(2)
 
 # %% ../nbs/09_images.ipynb #2db78888
-def check_shades(
+def _check_shades(
     images:Tensor, # [n,h,w] or [n,h,w,c]
     n_values:int
 )->None:
@@ -418,7 +418,7 @@ def image_grid(
     gap:int=1 # pixels between pictures
 )->np.ndarray: # [H,W] or [H,W,3], uint8
     "Pictures side by side."
-    check_shades(images, n_values)
+    _check_shades(images, n_values)
     x = images.cpu().numpy()
     if x.ndim == 4 and x.shape[-1] == 1: x = x[...,0]
     x = (x.astype(float)*255/(n_values-1)).round().astype(np.uint8)

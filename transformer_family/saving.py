@@ -6,9 +6,8 @@ Docs: https://transformer-family.github.io/transformer_family/saving.html.md"""
 
 # %% auto #0
 __all__ = ['FORMER', 'replacing', 'not_written', 'write_atomic', 'write_tensors', 'read_json', 'read_tensors', 'part_name',
-           'find_part', 'encode', 'decode', 'decode_arguments', 'write_config', 'save', 'weights', 'check_state',
-           'load_weights', 'read_config', 'described', 'build_from', 'check_fit', 'load', 'to_hub', 'from_hub', 'pack',
-           'unpack']
+           'find_part', 'encode', 'decode', 'decode_arguments', 'write_config', 'save', 'weights', 'load_weights',
+           'read_config', 'described', 'build_from', 'check_fit', 'load', 'to_hub', 'from_hub', 'pack', 'unpack']
 
 # %% ../nbs/05b_saving.ipynb #ff4e0987
 import errno
@@ -249,7 +248,7 @@ def weights(
     return {n: t for n,t in state.items() if n in kept}
 
 # %% ../nbs/05b_saving.ipynb #43d2cb3e
-def check_state(
+def _check_state(
     model:nn.Module,
     tensors:dict, # as saved
     source='the file' # what to call it
@@ -269,7 +268,7 @@ def load_weights(
     source='the file' # what to call it
 )->nn.Module:
     "Load tensors into a model; names and shapes must fit exactly."
-    check_state(model, tensors, source)
+    _check_state(model, tensors, source)
     load_whole(model, tensors, strict=False)
     return model
 
@@ -334,7 +333,7 @@ def check_fit(
             for side in x: _at_most(1024, n, side)
     if not cls.__module__.startswith('transformer_family.'): return       # a user's own
     with torch.device('meta'): outline = build_from(config, inference=True)
-    check_state(outline, tensors, source)
+    _check_state(outline, tensors, source)
     _at_most(2**28, 'buffers', sum(b.numel() for b in outline.buffers()))
 
 # %% ../nbs/05b_saving.ipynb #b8e8b970

@@ -6,8 +6,8 @@ Docs: https://transformer-family.github.io/transformer_family/training.html.md""
 
 # %% auto #0
 __all__ = ['MeanLoss', 'BitsPerCharacter', 'BitsPerDim', 'BitsPerToken', 'Perplexity', 'sequence_accuracy', 'TokenLoss',
-           'FollowContract', 'LeaveNoTrace', 'BitsProgress', 'SmoothLoss', 'adamw', 'own_callbacks', 'check_streams',
-           'lm_learner', 'StopOnNaN', 'ClampParameters', 'FollowPairs', 'SmoothLabels', 'seq2seq_learner']
+           'FollowContract', 'LeaveNoTrace', 'BitsProgress', 'SmoothLoss', 'adamw', 'own_callbacks', 'lm_learner',
+           'StopOnNaN', 'ClampParameters', 'FollowPairs', 'SmoothLabels', 'seq2seq_learner']
 
 # %% ../nbs/05_training.ipynb #5517aa8e
 import inspect
@@ -37,10 +37,10 @@ from .ranks import Distributed, gathered, own_share
 from .evaluation import (  # noqa: F401  (importable from here as well)
     bits_per_character, costs, evaluating, windows)
 from .runs import (  # noqa: F401
-    COLUMNS, Checkpoint, Run, check_finite, plot_history, read_history, restore_state,
+    COLUMNS, Checkpoint, Run, plot_history, read_history, restore_state,
     resume, to_csv, training_state)
 from .saving import (  # noqa: F401
-    FORMER, build_from, check_fit, check_state, decode, decode_arguments, described,
+    FORMER, build_from, decode, decode_arguments, described,
     encode, find_part, from_hub, load, load_weights, pack, part_name, read_config,
     read_json, read_tensors, save, to_hub, unpack, weights, write_atomic, write_tensors)
 from .schedules import (  # noqa: F401
@@ -228,7 +228,7 @@ def own_callbacks(
     return [cb() for cb in getattr(unwrap(model), 'callbacks', ()) if cb not in kinds]
 
 # %% ../nbs/05_training.ipynb #26df2351
-def check_streams(
+def _check_streams(
     model:nn.Module,
     dls # fastai DataLoaders
 )->None:
@@ -254,7 +254,7 @@ def lm_learner(
     **kwargs # to fastai's Learner
 )->Learner:
     "A Learner for a language model of the family."
-    check_streams(model, dls)
+    _check_streams(model, dls)
     if metrics is None: metrics = [BitsPerCharacter()]
     if bf16 is None: bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
     own = [follow(), LeaveNoTrace(), StopOnNaN(), *own_callbacks(model, L(cbs))]
