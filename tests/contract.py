@@ -20,8 +20,8 @@ from transformer_family.training import costs, load, save
 VOCAB, LEN, BATCH = 50, 24, 3
 SMALL = dict(vocab_size=VOCAB, d_model=32, n_layers=2, n_heads=4, max_len=LEN)
 OWN = {    # model -> further arguments that make it small, or show what it is about
-    'act_rnn': dict(max_steps=4, epsilon=.26),                           # so that some positions halt after one step,
-    'universal_transformer': dict(n_layers=4, epsilon=.26),              # the others after two
+    'act_rnn': dict(max_steps=3, epsilon=.26),                           # so that some positions halt after one step,
+    'universal_transformer': dict(n_layers=3, epsilon=.26),              # the others after two
     'image_transformer': dict(size=[4, 6], block=7, memory=5),
     'reformer': dict(chunk=4, n_hashes=2, window=5)}
 
