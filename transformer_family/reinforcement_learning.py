@@ -556,7 +556,8 @@ def draw_step(
     full = torch.zeros(len(w), n)
     back = min(w.size(1), i+1)                     # a memory may hold an earlier episode
     full[:,i+1-back:i+1] = w[:,w.size(1)-back:]
-    ax.imshow(full, vmin=0, vmax=1, aspect='auto', interpolation='nearest')
+    ax.imshow(full, vmin=0, vmax=1, aspect='auto', cmap='Blues',
+              interpolation='nearest')
     ax.axvline(i, c='C1', lw=1)
     ax.set(title=f'step {i}, action {episode.actions[i]}, earned '
                  f'{sum(episode.rewards[:i+1]):.2f}', xlabel='attends to step',
