@@ -86,7 +86,7 @@ def _leaves(state):
     tree_map(found.append, state)
     return found
 
-def _check_state(state, new):
+def _check_form(state, new):
     "A step keeps the form of a state."
     if state is None: return
     old,got = ([list(x.shape) for x in _leaves(s)] for s in (state, new))
@@ -104,7 +104,7 @@ def step(self:ACT,
     "The n-th step on an input, and the value of the halting unit (Graves, Eq. 1-3)."
     flag = torch.full_like(x[:,:1], n == 1)
     new = self.cell(torch.cat([x, flag], 1), state)
-    _check_state(state, new)
+    _check_form(state, new)
     return new, self.W_h(_leaves(new)[0]).sigmoid()[:,0]
 
 @patch

@@ -228,7 +228,7 @@ def own_callbacks(
     return [cb() for cb in getattr(unwrap(model), 'callbacks', ()) if cb not in kinds]
 
 # %% ../nbs/05_training.ipynb #26df2351
-def _check_streams(
+def _check_contiguous(
     model:nn.Module,
     dls # fastai DataLoaders
 )->None:
@@ -254,7 +254,7 @@ def lm_learner(
     **kwargs # to fastai's Learner
 )->Learner:
     "A Learner for a language model of the family."
-    _check_streams(model, dls)
+    _check_contiguous(model, dls)
     if metrics is None: metrics = [BitsPerCharacter()]
     if bf16 is None: bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
     own = [follow(), LeaveNoTrace(), StopOnNaN(), *own_callbacks(model, L(cbs))]
