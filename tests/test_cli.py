@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from tests.warm import Warm, environment
 
 BIN = Path(sys.executable).parent
+FULL = os.environ.get('TFAM_FULL')      # every moment at which a run is killed, as .ci/run has it
 SMALL = ('--d-model 16 --n-layers 1 --n-heads 2 --seq-len 16 --batch-size 4 --device cpu '
          '--data book.txt').split()
 TEXT = ''.join(f'{i} green bottles hanging on the wall, and the wall said {i * i}. '
@@ -580,7 +581,7 @@ def test_killed_before_every_write(tmp_path):
     whole, run = tmp_path / 'a' / 'whole', tmp_path / 'b' / 'r'
     assert ran.warm([BIN/'tfam-train', *args, '--out', whole], tmp_path)[0] == 0
     kills = 0
-    for n in range(1, 100):
+    for n in range(1, 100, 1 if FULL else 4):
         shutil.rmtree(run.parent, ignore_errors=True)
         status, _, err = ran.warm([tmp_path / 'killer.py', n, *args, '--out', run], tmp_path)
         if status == 0:
@@ -591,7 +592,7 @@ def test_killed_before_every_write(tmp_path):
         status, out, err = ran.warm([BIN/'tfam-train', *again], tmp_path)
         assert status == 0 and 'nothing to do' not in out, (n, out, err)
         same_run(whole, run)
-    assert kills > 10
+    assert kills > (10 if FULL else 2)
 
 
 def test_killed_at_twenty_random_moments(tmp_path):
@@ -603,7 +604,7 @@ def test_killed_at_twenty_random_moments(tmp_path):
     def soon(pid):
         time.sleep(r.uniform(.05, .8))
         os.kill(pid, signal.SIGKILL)
-    for _ in range(20):
+    for _ in range(20 if FULL else 5):
         again = ['--resume', run, '--device', 'cpu'] if run.exists() else [*args, '--out', run]
         status, _, err = ran.warm([BIN/'tfam-train', *again], tmp_path, during=soon)
         assert status in (0, -signal.SIGKILL), err

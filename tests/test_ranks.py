@@ -75,6 +75,9 @@ def test_each_process_reads_its_half(runs, name):
     assert len(halves) == 2
     for i, batch in enumerate(rows(whole)):
         parts = [h[i] for h in halves]
+        if len(batch) == 1:         # fewer than processes: one that does not count
+            assert name == 'pairs' and parts == [batch, batch]
+            continue
         assert [len(p) for p in parts] == [len(batch)//2]*2
         cut = lambda rs: sorted(tuple(x for x in r if x != -100) for r in rs)           # noqa: E731
         assert cut(parts[0] + parts[1]) == cut(batch)
