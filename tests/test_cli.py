@@ -93,7 +93,8 @@ def run(tmp_path_factory):
 
 @pytest.mark.parametrize('args', [
     'tfam-models', 'tfam-train lstm', 'tfam-eval', 'tfam-generate runs/transformer --n 20 --seed 1',
-    'tfam-eval runs/transformer --data book.txt', 'tfam-train --resume runs/transformer --device cpu'])
+    'tfam-eval runs/transformer --data book.txt --eval-tokens 2000',
+    'tfam-train --resume runs/transformer --device cpu'])
 def test_cold_and_warm_are_the_same(run, args):
     "A process that is forked and one that starts: status, stdout and stderr, to the letter."
     assert ran(run[0], *args.split()) == cold(run[0], *args.split())
