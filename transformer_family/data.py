@@ -28,7 +28,7 @@ import torch
 
 from .core import check_sizes, did_you_mean, placed, shared_size
 from .downloads import (
-    DownloadError, Watch, _alone, _trusted, cache_dir, download, regular_file)
+    DownloadError, _alone, _trusted, cache_dir, download, regular_file)
 from transformer_family.made_tasks import (
     GATES, Examples, TaskLoader, addition, duplication, logic, parity, sums, task_dls,
     tasks)
