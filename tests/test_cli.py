@@ -31,7 +31,12 @@ TEXT = ''.join(f'{i} green bottles hanging on the wall, and the wall said {i * i
 def start(cwd, name, *args):
     "Start an installed console script, as a shell would."
     return subprocess.Popen([str(BIN/name), *map(str, args)], cwd=cwd, env=environment(), text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                            preexec_fn=hears_ctrl_c, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def hears_ctrl_c():
+    "As at a prompt, also where the tests run in the background."
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def cold(cwd, name, *args):
@@ -660,7 +665,10 @@ def test_interrupted_early_and_late(cwd):
         p = start(cwd, 'tfam-train', '--steps', 100000, '--out', f'r{seconds}', *SMALL)
         time.sleep(seconds)
         p.send_signal(signal.SIGINT)
-        _, err = p.communicate(timeout=60)
+        try:
+            _, err = p.communicate(timeout=60)
+        finally:
+            p.kill()
         assert p.returncode in (130, -2) and 'Traceback' not in err, err
     assert 'Traceback' in typed(cwd, 'tfam-train', '--data', 'none', '--debug', rc=1)
     assert 'did you mean --steps?' in typed(cwd, 'tfam-train', '--stpes', 3, rc=2)

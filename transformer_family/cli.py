@@ -9,12 +9,18 @@ __all__ = ['catalog', 'names', 'FLAGS', 'LATER', 'at_prompt', 'mendable', 'sente
            'near', 'tfam_models', 'model_named', 'awake', 'pick_device', 'typed_value', 'typed_arguments', 'chosen',
            'show', 'new_run', 'begin', 'go_on', 'tfam_train', 'opened', 'tfam_generate', 'tfam_eval']
 
-# %% ../nbs/70_cli.ipynb #a14ee8c2
-import ast
-import json as js
+# %% ../nbs/70_cli.ipynb #5e1f0c70
 import os
 import signal
 import sys
+
+if os.path.basename(sys.argv[0]).startswith('tfam-') and \
+    signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)    # Ctrl-C is quiet during imports
+
+# %% ../nbs/70_cli.ipynb #a14ee8c2
+import ast
+import json as js
 import warnings
 from functools import partial, wraps
 from inspect import signature
@@ -52,7 +58,10 @@ def one_sentence(f):
     def _f(*args, debug=False, **kwargs):
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, 'reconfigure'): stream.reconfigure(errors='replace')
-        signal.signal(signal.SIGTERM, signal.default_int_handler)       # as Ctrl-C does
+        stop = signal.default_int_handler
+        signal.signal(signal.SIGTERM, stop)                     # as Ctrl-C does
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, stop)
         try: out = f(*args, **kwargs); sys.stdout.flush(); return out
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
