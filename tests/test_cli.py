@@ -359,7 +359,7 @@ def test_translator_that_halts(numbers):
     "The other encoder-decoder, from training to a file of pairs."
     out = typed(numbers, 'tfam-train', 'universal-transformer-seq2seq', '--data', 'numbers.tsv', '--steps', 3, '--args',
                 'act=interpolate', *TINY, '--n-layers', 3)
-    assert 'pairs of numbers.tsv' in out and 'BLEU' in out
+    assert 'numbers.tsv' in out and 'BLEU' in out
     run = numbers/'runs'/'universal_transformer_seq2seq'
     args = json.loads((run/'config.json').read_text())['args']
     assert (args['act'], args['n_layers']) == ('interpolate', 3)

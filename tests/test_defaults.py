@@ -31,7 +31,7 @@ OURS = {
     'training.one_cycle': dict(warmup=.1, end=.01),
     'training.Budget': dict(every=100),
     'training.Checkpoint': dict(every=50),
-    'data.lm_dls': dict(bs=32, seq_len=128, seed=0, rank=0, world_size=1),
+    'data.lm_dls': dict(bs=32, seq_len=128, seed=0, rank=None, world_size=None),
     'generation.sample': dict(temperature=1., top_k=None, top_p=None),
     'generation.generate': dict(temperature=1., top_k=None, top_p=None, cache=True),
     'generation.translate': dict(beam=1, alpha=.6),

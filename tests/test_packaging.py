@@ -106,8 +106,9 @@ def test_imports_and_requirements_agree(settings):
     names = {n for p in PACKAGE.glob('*.py') for n in imported(p)}
     tops = {n.partition('.')[0] for n in names} - set(sys.stdlib_module_names) - {'transformer_family'}
     asked = {DISTRIBUTION.get(t, normal(t)) for t in tops}
-    required = {normal(re.match(r'[\w.-]+', r)[0]) for r in settings['requirements'].split()}
-    assert not asked - required, f'imported but not in the requirements of settings.ini: {asked - required}'
+    required, agents = ({normal(re.match(r'[\w.-]+', r)[0]) for r in settings[k].split()}
+                        for k in ('requirements', 'rl_requirements'))
+    assert not asked - required - agents, f'imported but not in settings.ini: {asked - required - agents}'
     assert not required - asked, f'required in settings.ini but never imported: {required - asked}'
 
 

@@ -206,13 +206,13 @@ def streams(draw):
     "A text that holds its own positions, and how it is cut."
     bs, seq_len, ranks = draw(st.integers(1, 4)), draw(st.integers(1, 7)), draw(st.integers(1, 3))
     n = draw(st.integers(bs*ranks*(seq_len + 1), 160))
-    return torch.arange(n), dict(bs=bs, seq_len=seq_len, jitter=draw(st.booleans()), seed=draw(seeds)), ranks
+    return torch.arange(n), dict(bs=bs*ranks, seq_len=seq_len, jitter=draw(st.booleans()), seed=draw(seeds)), ranks
 
 
 @given(streams())
 def test_streams_are_read_on(how):
     x, config, W = how
-    B, L, S = config['bs']*W, config['seq_len'], len(x)//(config['bs']*W)
+    B, L, S = config['bs'], config['seq_len'], len(x)//config['bs']
     ranks = [Streams(x, **config, rank=r, world_size=W) for r in range(W)]
     k = ranks[0].per_pass
     for p in range(3):
@@ -314,7 +314,7 @@ def test_a_picture_loader_resumes_anywhere(count, bs, shuffle, seed, n, stop):
 def test_every_validation_text_is_read(n, bs, seq_len, ranks):
     assume(n >= 2*ranks)
     x, train = torch.arange(n), torch.arange(200)
-    dls = [lm_dls((train, x), bs, seq_len, device='cpu', rank=r, world_size=ranks).valid for r in range(ranks)]
+    dls = [lm_dls((train, x), bs*ranks, seq_len, device='cpu', rank=r, world_size=ranks).valid for r in range(ranks)]
     read = torch.cat([xs.flatten() for dl in dls for xs, _ in dl])
     assert len(read.unique()) == len(read) and 2*len(read) >= n - 2*ranks       # most of it, nothing twice
     assert len({(dl.bs, dl.seq_len, len(dl)) for dl in dls}) == 1               # no process waits for another

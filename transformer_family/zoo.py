@@ -190,7 +190,7 @@ def canonical(
     if _spelled(name) in known: return known[_spelled(name)]
     hint = did_you_mean(_spelled(name), known.values())
     raise ValueError(f"no model is called {name!r}{hint}: there are "
-                     f"{', '.join(known.values())}")
+                     f"{', '.join([*models, *presets])}, and the names of `zoo.papers`")
 
 # %% ../nbs/60_zoo.ipynb #347ad325
 def entry(
