@@ -185,6 +185,7 @@ def __iter__(self:PairLoader):
         yield tuple(x.to(self.device) for x in self.batch_at(self.share(self.plan(p)[j])))
     self.after_iter()
 
+# %% ../nbs/07_translation.ipynb #7718f08b
 @patch
 def share(self:PairLoader, indices): # of the same kind
     "This process's items of a batch; one that does not count where there are too few."
