@@ -60,11 +60,11 @@ class BitsPerCharacter(MeanLoss):
     def name(self): return 'bpc'
 
 class BitsPerDim(BitsPerCharacter):
-    "The same figure where tokens are intensities, one for each dimension of an image."
+    "The same number where tokens are intensities, one for each dimension of an image."
     name = 'bits/dim'
 
 class BitsPerToken(BitsPerCharacter):
-    "The same figure where tokens are words or pieces of words."
+    "The same number where tokens are words or pieces of words."
     name = 'bits/token'
 
 class Perplexity(MeanLoss):
