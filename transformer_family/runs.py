@@ -553,7 +553,7 @@ def finish(self:Run, device='cpu')->Run:
     if results := on_first(self.reported):
         self.results = results; say(f'{self.folder} is finished; nothing to do')
         return self
-    keep = self.learn.checkpoint
+    keep,self.task.folder = self.learn.checkpoint,self.folder
     final = weights(self.model)
     on_first(lambda: write_tensors(self.folder/'model.safetensors', final))
     keep.on_disk = 0; on_first(lambda: keep.write_history(self.folder))
