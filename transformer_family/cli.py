@@ -36,15 +36,16 @@ def at_prompt():
 
 def out_of_memory(e)->bool:
     "Does an exception say that there is no memory left, on any device?"
-    text = "can't allocate memory", 'backend out of memory'
-    named = type(e).__name__ in ('OutOfMemoryError','MemoryError')
-    return named or isinstance(e, RuntimeError) and any(t in str(e) for t in text)
+    if type(e).__name__ in ('OutOfMemoryError','MemoryError'): return True
+    known = "can't allocate memory", 'not enough memory', 'backend out of memory'
+    return isinstance(e, RuntimeError) and e.__cause__ is None and any(
+        text in str(e) for text in known)
 
 def mendable(e)->bool:
     "Is an exception one that a user can do something about?"
     if isinstance(e, (ValueError, OSError, FloatingPointError)): return True
-    translated = isinstance(e, RuntimeError) and e.__cause__ is not None
-    return translated or out_of_memory(e)
+    reported = isinstance(e, RuntimeError) and e.__cause__ is not None
+    return reported or out_of_memory(e)
 
 def sentence(
     e # an exception
