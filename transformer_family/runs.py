@@ -464,7 +464,11 @@ class Run:
         if self.hold: self.hold.release()
 
     def __enter__(self): return self
-    def __exit__(self, *exc): self.release()
+    def __exit__(self, kind, *exc):
+        self.release()
+        if kind is KeyboardInterrupt and (self.folder/'config.json').is_file():
+            raise KeyboardInterrupt(f"interrupted; the last checkpoint is whole, go on "
+                                    f"with --resume {quoted(self.folder)}") from None
 
     @property
     def model(self): return self._whole or unwrap(self.learn.model)
@@ -524,16 +528,12 @@ def resume(self:Run, device='cpu', **changes)->Run:
 # %% ../nbs/05c_runs.ipynb #3fa5d91a
 @patch
 def fit(self:Run)->Run:
-    "Train until the budget is spent; say how to go on if interrupted."
+    "Train until the budget is spent."
     learn,budget = self.learn,self.learn.budget
     bars = nullcontext() if sys.stdout.isatty() and not rank() else learn.no_bar()
     lines = nullcontext() if sys.stdout.isatty() and not rank() else learn.no_logging()
-    try:
-        with stop_gently(learn.checkpoint), bars, lines:
-            while budget.spent < 1: learn.fit(budget.epochs, budget.lr)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"interrupted; the last checkpoint is whole, go on with "
-                                f"--resume {quoted(self.folder)}") from None
+    with stop_gently(learn.checkpoint), bars, lines:
+        while budget.spent < 1: learn.fit(budget.epochs, budget.lr)
     return self
 
 # %% ../nbs/05c_runs.ipynb #90ccc148
