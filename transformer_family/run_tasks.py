@@ -36,6 +36,7 @@ from transformer_family.reinforcement_learning import (
     spaces, write_gif)
 from .runs import (
     Lines, device_of, plot_history, quoted, read_history, say)
+from .schedules import check_count
 from .training import (
     bits_per_character, lm_learner, seq2seq_learner, write_atomic)
 from .transformer import PreNorm
@@ -52,14 +53,6 @@ NEEDS = dict(name='str', data='str', fingerprint='str', batch_size='int', seed='
 MAY = dict(task='str', steps='int', minutes='float', untrained='float',
            eval_tokens='int', shard='bool')
 OWN = dict(seq_len='int', split='str', by_class='bool')       # of some tasks
-
-# %% ../nbs/65_run_tasks.ipynb #7bbd58d6
-def _check_number(
-    name:str, # what it is
-    x # to be positive and finite
-)->None:
-    "Refuse what is not a positive number."
-    if not 0 < x < math.inf: raise ValueError(f"{name} must be above 0, got {x}")
 
 # %% ../nbs/65_run_tasks.ipynb #9c521c89
 class Task:
@@ -79,7 +72,7 @@ class Task:
 # %% ../nbs/65_run_tasks.ipynb #9f7706df
 @patch(cls_method=True)
 def checked(cls:Task, run, where='the settings')->dict:
-    "Refuse what is no description of a run."
+    "Raise `ValueError` for what is no description of a run."
     for k,want in (NEEDS | MAY | OWN | cls.types).items():
         (says,fits),x = FITS[want], run.get(k)
         if not (fits(x) or k not in NEEDS and x is None):
@@ -89,7 +82,7 @@ def checked(cls:Task, run, where='the settings')->dict:
     if not 0 <= run['seed'] < 2**63:
         raise ValueError(f"seed must be in 0…2⁶³−1, got {run['seed']}")
     for k in ('lr','minutes'):
-        if run.get(k) is not None: _check_number(k, run[k])
+        if run.get(k) is not None: check_count(k, run[k], 'float', above=True)
     return run
 
 # %% ../nbs/65_run_tasks.ipynb #1dc05eff
@@ -126,14 +119,14 @@ def place(cls:Task, data)->str:
 # %% ../nbs/65_run_tasks.ipynb #432da19b
 @patch
 def check_data(self:Task)->None:
-    "Refuse to continue a run on other data than it began with."
+    "Raise `ValueError` for other data than the run began with."
     if self.fingerprint() != self.run['fingerprint']:
         raise ValueError(f"{self.run['data']} is not what this run began with (its bytes "
                          f"differ): restore it, or start a new run on this one")
 
 @patch
 def check_model(self:Task, cls)->None:
-    "Refuse a model that is not of this run."
+    "Raise `ValueError` for a model that is not of this run."
     if cls is not entry(self.run['name'])[0]:
         raise ValueError(f"the run is one of {self.run['name']}, and its model is a "
                          f"{cls.__name__}")
@@ -150,7 +143,7 @@ def _check_room(
     outline, # of a model, on torch's device meta
     device
 )->None:
-    "Refuse a model for whose training a device is too small."
+    "Raise `ValueError` for a model whose training needs more memory."
     n = sum(p.numel()*p.element_size() for p in outline.parameters())
     if 4*n > (room := room_on(device)):               # gradients, two of the optimiser's
         raise ValueError(f"out of memory: to train {count_params(outline):,} parameters "

@@ -226,7 +226,7 @@ def check_finite(
     tensors:dict, # name -> tensor
     step:int # they belong to
 )->None:
-    "Refuse tensors with NaN or infinity."
+    "Raise `FloatingPointError` for NaN or infinity."
     finite = lambda t: not t.is_floating_point() or t.isfinite().all()
     if n := next((n for n,t in tensors.items() if not finite(t)), None):
         raise FloatingPointError(f"the training state is not finite at step {step} ({n}):"
@@ -329,7 +329,7 @@ def after_batch(self:Checkpoint):
     if not (self.training and self.stepped): return
     now,self.stepped = self.watch.seconds,False
     self.fresh.append(((self.step, now), self.opt.hypers[-1]['lr'], self.loss.detach()))
-    stop,late = any_rank(self.stop), any_rank(now - self.written_at > self.within)
+    stop,late = any_rank(self.stop, now - self.written_at > self.within)
     last = self.iter + 1 == self.n_iter                        # then `after_epoch` writes
     if stop or (late or self.step % self.every == 0) and not last: self.write()
     if stop: raise KeyboardInterrupt
