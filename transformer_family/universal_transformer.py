@@ -6,8 +6,9 @@ Docs: https://transformer-family.github.io/transformer_family/universal_transfor
 
 # %% auto #0
 __all__ = ['RULES', 'coordinates', 'Recurrence', 'mean_field', 'interpolate', 'Halting', 'Projected', 'Rows', 'collected',
-           'UniversalTransformerLM', 'ponder_losses', 'UniversalTransformer', 'Question', 'parse_babi', 'babi',
-           'depthwise', 'preceded', 'real_first', 'moved', 'SeparableConv', 'ConvEncoderLayer', 'ConvDecoderLayer']
+           'UniversalTransformerLM', 'ponder_losses', 'UniversalTransformer', 'displaced', 'Question', 'parse_babi',
+           'babi', 'depthwise', 'preceded', 'real_first', 'moved', 'SeparableConv', 'ConvEncoderLayer',
+           'ConvDecoderLayer']
 
 # %% ../nbs/40_universal_transformer.ipynb #f9477962
 import fnmatch
@@ -416,15 +417,21 @@ class UniversalTransformer(nn.Module):
 
 # %% ../nbs/40_universal_transformer.ipynb #e85716df
 @patch
-def encoded(self:UniversalTransformer, src, src_mask, start)->tuple: # [b,s,d], Ponder
+def encoded(self:UniversalTransformer, src, src_mask, shift)->tuple: # [b,s,d], Ponder
     "The encoder's states after its last step."
     check_tokens(src, self.src_vocab, 'source tokens')
     real,s = real_tokens(src, src_mask, Past(0, None)),src.size(1)
     x = self.dropout(self.src_embed(src))
-    S = self.positions(torch.zeros_like(x), start + places(real, 0, s))
+    S = self.positions(torch.zeros_like(x), displaced(shift, places(real, 0, s), s))
     x,_,ponder = self.encoder(x, S, mask=real_only(None, real, s), keep=nothing,
                               real=real)
     return x, ponder
+
+def displaced(shift, start, t): # [b,1] or None; position of the first, or [b,t]
+    "Where t positions are when each row is moved by its own offset."
+    if shift is None: return start
+    if not isinstance(start, Tensor): start = start + torch.arange(t, device=shift.device)
+    return start + shift
 
 # %% ../nbs/40_universal_transformer.ipynb #ade7ef51
 @patch
@@ -439,18 +446,24 @@ def forward(self:UniversalTransformer,
     "Scores of the target token after each position; in training also the ponder costs."
     check_tokens(tgt, self.vocab_size, 'target tokens')
     (start,layers,_),source,pondered = as_past(past),None,None
-    shift = int(torch.randint(self.offset+1, ())) if self.training and self.offset else 0
+    shift = self.drawn(tgt)
     if past is None:
         x,pondered = self.encoded(src, src_mask, shift)
         source = Source(x, src_mask)
     x = self.dropout(self.embed(tgt))
-    S = self.positions(torch.zeros_like(x), start+shift)
+    S = self.positions(torch.zeros_like(x), displaced(shift, start, tgt.size(1)))
     keep = nothing if self.training or not cache else None
     x,layers,ponder = self.decoder(x, S, layers, causal, source, keep)
     left = None if keep else Past(start + tgt.size(1), layers)
     return outcome(self.head, x, left, targets, self.costs(pondered, src_mask, ponder))
 
 # %% ../nbs/40_universal_transformer.ipynb #6c775c2a
+@patch
+def drawn(self:UniversalTransformer, tokens): # [b,1], or None
+    "A random offset for each row, in training."
+    if not (self.training and self.offset): return
+    return torch.randint(self.offset+1, (len(tokens),1), device=tokens.device)
+
 @patch
 def costs(self:UniversalTransformer, encoder, src_mask, decoder)->dict:
     "Ponder costs of both sides, in training."
@@ -465,7 +478,7 @@ def ponder_times(self:UniversalTransformer,
     src_mask:Tensor=None # bool [b,s], True for a real token
 )->Tensor: # [b,s]
     "How many steps each position of a source took."
-    with evaluating(self): ponder = self.encoded(src, src_mask, 0)[1]
+    with evaluating(self): ponder = self.encoded(src, src_mask, None)[1]
     if ponder is None: return torch.full_like(src, self.encoder.n_layers).long()
     return ponder.steps
 
