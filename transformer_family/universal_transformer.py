@@ -159,11 +159,11 @@ def over(self:Recurrence, at, keep)->bool: # Halting
 # %% ../nbs/40_universal_transformer.ipynb #a8307a4f
 def mean_field(out, x, p):
     "A weighted sum of the states (Graves, Eq. 9)."
-    return out + p*x
+    return torch.addcmul(out, p, x)                           # out + p*x in one pass
 
 def interpolate(out, x, p):
     "Each step takes its share from the ones before (Dehghani et al., appendix C)."
-    return p*x + (1-p)*out
+    return torch.addcmul(out, p, x - out)                     # p*x + (1-p)*out
 
 RULES = dict(mean_field=mean_field, interpolate=interpolate)
 
@@ -286,6 +286,7 @@ def ended(self:Halting, rows)->tuple: # places in the batch [n]; N, R [n]; outpu
 @patch
 def goes_on(self:Halting, rows, *xs)->tuple: # Rows, Halting, xs; of what still runs
     "What is left of the rows after a step."
+    if self.run.all(): return rows, self, *xs
     rows,at = Rows(self.run, rows),copy(self)
     for n in self.fields: setattr(at, n, rows.take(getattr(self, n)))
     return rows, at, *map(rows.take, xs)
@@ -301,19 +302,20 @@ def collected(ended, b)->tuple: # [b,t,d], Ponder [b,t]
 def packed(self:Recurrence, x, S, pasts, mask, source, keep)->tuple: # [b,t,d]; …; Ponder
     "Steps for the positions that have not halted, and none when all have."
     at,times,S = self.halting(self, x),self.times(x),S.expand_as(x)
-    kv,rows = Projected(self.layer.attn, x+S, times),Rows(at.run)
+    u,rows = x + S,Rows(at.run); kv = Projected(self.layer.attn, u, times)
     seen,left,ended = None,[],[]
     for n,past in enumerate(pasts):
+        if n and keep is nothing and not at.run.any(): break
+        if n and rows.c:
+            u = x + S; kv.change(u, rows)
+            rows,at,u,S = at.goes_on(rows, u, S)
         own,seen = (past or (None,seen)) if self.looks() else (past,None)
         keys = extend(own, kv.at(n))
         if rows.c:
-            z = x + S + times[n]
+            z = u + times[n]
             x,seen = self.some(z, rows, keys, mask, source, seen)
             at.add(at.halt(z, x), x)
-            kv.change(x + S, rows)
             ended.append(at.ended(rows))
-            rows,at,x,S = at.goes_on(rows, x, S)
-        elif keep is nothing: break
         past = (keys,seen) if self.looks() else keys
         left.append(past if keep is None else keep(past))
     out,ponder = collected(ended, len(x))
