@@ -14,7 +14,6 @@ __all__ = ['RULES', 'coordinates', 'Recurrence', 'mean_field', 'interpolate', 'H
 import fnmatch
 import tarfile
 import zlib
-from copy import copy
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +23,7 @@ from fastcore.meta import delegates
 from torch import Tensor, nn
 
 from .adaptive_computation import (
-    Ponder, check_halting, check_penalty, ponder_cost)
+    Ponder, Tally, check_halting, check_penalty, ponder_cost)
 from .attention import (
     KV, Source, causal, extend, real_only, span_mask)
 from .core import (
@@ -168,25 +167,17 @@ def interpolate(out, x, p):
 RULES = dict(mean_field=mean_field, interpolate=interpolate)
 
 # %% ../nbs/40_universal_transformer.ipynb #5571b700
-class Halting:
-    "Where the positions stand: still running, sum of the halting values, N, R, output."
-    fields = 'run','total','steps','rest','out'
-    def __init__(self, stack, x):
-        self.stack,self.n,self.out = stack,0,torch.zeros_like(x)
-        self.total = self.rest = torch.zeros_like(x[...,0])
-        self.steps = torch.zeros_like(self.total, dtype=torch.long)
-        self.run = torch.ones_like(self.total, dtype=torch.bool)
+class Halting(Tally):
+    "Where the positions stand, and what has come out of them so far."
+    fields = *Tally.fields,'out'
+    def __init__(self, stack, x): # [b,t,d]
+        super().__init__(x[...,0], stack.epsilon, stack.n_layers)
+        self.stack,self.out = stack,torch.zeros_like(x)
 
     def add(self, h, x): # [b,t], [b,t,d]
         "Count a step that ended in the states x."
-        self.n += 1
-        full = self.total+h >= 1-self.stack.epsilon
-        last = self.run & (full | (self.n == self.stack.n_layers))
-        p = torch.where(last, 1-self.total, h) * self.run
+        p = super().add(h)
         self.out = RULES[self.stack.act](self.out, x, p[...,None])
-        self.steps,self.rest = self.steps + self.run, self.rest + p*last
-        self.total = torch.where(self.run, self.total+h, self.total)
-        self.run = self.run & ~last
 
 # %% ../nbs/40_universal_transformer.ipynb #c0f20001
 @patch
@@ -287,9 +278,8 @@ def ended(self:Halting, rows)->tuple: # places in the batch [n]; N, R [n]; outpu
 def goes_on(self:Halting, rows, *xs)->tuple: # Rows, Halting, xs; of what still runs
     "What is left of the rows after a step."
     if self.run.all(): return rows, self, *xs
-    rows,at = Rows(self.run, rows),copy(self)
-    for n in self.fields: setattr(at, n, rows.take(getattr(self, n)))
-    return rows, at, *map(rows.take, xs)
+    rows = Rows(self.run, rows)
+    return rows, self.of(rows.take), *map(rows.take, xs)
 
 def collected(ended, b)->tuple: # [b,t,d], Ponder [b,t]
     "Outputs in the order of the batch: every position has ended once."
