@@ -232,6 +232,7 @@ class Rows:
         row = torch.arange(len(run), device=run.device)[:,None]
         self.flat = self.at + self.t*row                     # in the batch as one list
         self.place = self.flat[self.real]
+        self.full = len(self.place) == len(run)*self.t
 
     def take(self, x): # [b,c,…] to [b,c',…]
         "These positions of what there is for the rows before."
@@ -240,7 +241,7 @@ class Rows:
 
     def put(self, x, new): # [b,t,…], [b,c,…] to [b,t,…]
         "Something new at these positions, in place."
-        if len(self.place) == len(x)*self.t: return new
+        if self.full: return new
         return x.flatten(0,1).index_copy_(0, self.place, new[self.real]).view_as(x)
 
 # %% ../nbs/40_universal_transformer.ipynb #388e16f6
@@ -248,7 +249,7 @@ class Rows:
 def mask(self:Rows, mask, s): # predicate or bool tensor, keys; to [b,h,c,s]
     "The rows of a mask for these positions."
     b,t = len(self.at),self.t
-    if mask is None or len(self.place) == b*t: return mask
+    if mask is None or self.full: return mask
     if not isinstance(mask, Tensor): mask = span_mask(mask, t, s, device=self.at.device)
     if mask.size(2) == 1: return mask
     each = mask.expand(b, -1, -1, -1).transpose(1,2)                  # [b,t,h,s]
@@ -292,17 +293,19 @@ def collected(ended, b)->tuple: # [b,t,d], Ponder [b,t]
 def packed(self:Recurrence, x, S, pasts, mask, source, keep)->tuple: # [b,t,d]; …; Ponder
     "Steps for the positions that have not halted, and none when all have."
     at,times,S = self.halting(self, x),self.times(x),S.expand_as(x)
-    u,rows = x + S,Rows(at.run); kv = Projected(self.layer.attn, u, times)
+    attn,rows,u,kv = self.layer.attn,Rows(at.run),x + S,None
     seen,left,ended = None,[],[]
     for n,past in enumerate(pasts):
         if n and keep is nothing and not at.run.any(): break
         if n and rows.c:
-            u = x + S; kv.change(u, rows)
+            u = x + S
+            if kv: kv.change(u, rows)
+            elif not at.run.all(): kv = Projected(attn, u, times)
             rows,at,u,S = at.goes_on(rows, u, S)
         own,seen = (past or (None,seen)) if self.looks() else (past,None)
-        keys = extend(own, kv.at(n))
+        z = u + times[n]
+        keys = extend(own, kv.at(n) if kv else attn.keys_values(z))
         if rows.c:
-            z = u + times[n]
             x,seen = self.some(z, rows, keys, mask, source, seen)
             at.add(at.halt(z, x), x)
             ended.append(at.ended(rows))
