@@ -278,7 +278,6 @@ def ended(self:Halting, rows)->tuple: # places in the batch [n]; N, R [n]; outpu
 @patch
 def goes_on(self:Halting, rows, *xs)->tuple: # Rows, Halting, xs; of what still runs
     "What is left of the rows after a step."
-    if self.run.all(): return rows, self, *xs
     rows = Rows(self.run, rows)
     return rows, self.of(rows.take), *map(rows.take, xs)
 
@@ -294,21 +293,21 @@ def packed(self:Recurrence, x, S, pasts, mask, source, keep)->tuple: # [b,t,d]; 
     "Steps for the positions that have not halted, and none when all have."
     at,times,S = self.halting(self, x),self.times(x),S.expand_as(x)
     attn,rows,u,kv = self.layer.attn,Rows(at.run),x + S,None
-    seen,left,ended = None,[],[]
+    halted,seen,left,ended = False,None,[],[]
     for n,past in enumerate(pasts):
-        if n and keep is nothing and not at.run.any(): break
+        if halted and keep is nothing and not at.run.any(): break
         if n and rows.c:
             u = x + S
             if kv: kv.change(u, rows)
-            elif not at.run.all(): kv = Projected(attn, u, times)
-            rows,at,u,S = at.goes_on(rows, u, S)
+            elif halted: kv = Projected(attn, u, times)
+            if halted: rows,at,u,S = at.goes_on(rows, u, S)
         own,seen = (past or (None,seen)) if self.looks() else (past,None)
         z = u + times[n]
         keys = extend(own, kv.at(n) if kv else attn.keys_values(z))
         if rows.c:
             x,seen = self.some(z, rows, keys, mask, source, seen)
-            at.add(at.halt(z, x), x)
-            ended.append(at.ended(rows))
+            at.add(at.halt(z, x), x); halted = not at.run.all()
+            if halted: ended.append(at.ended(rows))
         past = (keys,seen) if self.looks() else keys
         left.append(past if keep is None else keep(past))
     out,ponder = collected(ended, len(x))
