@@ -32,7 +32,7 @@ def test_every_episode_begins_with_its_first_observation():
 
 @pytest.mark.parametrize('package,name,want', [
     ('gymnasium', 'CartPole-v1', ([4], 2)),
-    ('minigrid', 'MiniGrid-MemoryS7-v0', ([7, 7, 3], 7)),
+    ('minigrid', 'MiniGrid-MemoryS7-v0', ([7, 7, 20], 7)),
     ('popgym', 'popgym:popgym-RepeatPreviousEasy-v0', (4, 4))])
 def test_first_ratio_is_one(package, name, want):
     pytest.importorskip(package)

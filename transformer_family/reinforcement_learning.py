@@ -649,8 +649,9 @@ def gym_envs(
                           f"'transformer_family[rl]'") from e
     def make():
         if not name.startswith('MiniGrid'): return gym.make(name, **kwargs)
-        from minigrid.wrappers import ImgObsWrapper       # registers its environments
-        return ImgObsWrapper(gym.make(name, **kwargs))
+        from minigrid import wrappers                     # registers its environments
+        env = wrappers.OneHotPartialObsWrapper(gym.make(name, **kwargs))
+        return gym.wrappers.DtypeObservation(wrappers.ImgObsWrapper(env), np.float32)
     mode = gym.vector.AutoresetMode.SAME_STEP
     envs = gym.vector.SyncVectorEnv([make]*num_envs, autoreset_mode=mode)
     envs.reset(seed=seed)
