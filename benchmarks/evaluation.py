@@ -1,4 +1,4 @@
-"""What evaluation without a cache, and a loss in chunks, save: peaks of memory and seconds, each in a process of its own.
+"""What evaluation without a cache, and a loss in chunks, save: peaks of memory, seconds; a process for each.
 
 The cache is that of the published character model of 64 layers; the loss that of a plain head over 50,000 words."""
 import os

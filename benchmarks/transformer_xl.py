@@ -187,10 +187,10 @@ WORDS, CUTOFFS = 267_735, [20_000, 40_000, 200_000]
 
 
 def adaptive(device, b=2, t=150, d=410, runs=3, published=60):
-    """The head of the published words: forward and backward of the loss from all scores, and from the targets' clusters.
+    """The published words' head: forward and backward of the loss from all scores, and from the targets' clusters.
 
-    Targets of rank r are drawn in proportion to 1/(r+2.7). The published batch is thirty times as large; there the scores
-    alone are `scores_gb`, and only the second form is run."""
+    Targets of rank r are drawn in proportion to 1/(r+2.7). The published batch is thirty times as large; there
+    the scores alone are `scores_gb`, and only the second form is run."""
     head = AdaptiveSoftmax(WORDS, d, CUTOFFS).to(device)
 
     def batch(b):

@@ -1,4 +1,4 @@
-"""What does halting save? A forward pass of the recurrence, against the same model forced to the largest number of steps.
+"""What does halting save? A pass of the recurrence, against the same model forced to the largest number of steps.
 
 8 rows of 256 positions of 256 features, at most twelve steps. Which positions halt when is set by hand: a share takes
 all twelve steps, the others two. Forms take turns in one process; each time is the smallest of the rounds, which a busy

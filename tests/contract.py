@@ -395,5 +395,6 @@ def nll(name):
 
 CHECKS = dict(causality=causality, pieces=pieces, generation=generation, reordering=reordering, batch=batch_rows,
               lengths=lengths, stateless=stateless, learning=learning, gradients=gradients, losses=losses,
-              saving=saving, copies=copies, compiling=compiling, precision=precision, refusals=refusals, padding=padding, weights=weights,
+              saving=saving, copies=copies, compiling=compiling, precision=precision, refusals=refusals,
+              padding=padding, weights=weights,
               uncached=uncached_logits, nll=nll)

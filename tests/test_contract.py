@@ -8,7 +8,6 @@ from tests.contract import CHECKS
 from transformer_family import zoo
 from transformer_family.attention import MultiHeadAttention
 
-
 IN_A_GRAPH = [n for n in zoo.language_models if 'compiling' not in zoo.exempt(n)]
 
 
@@ -217,8 +216,8 @@ class Cheap(zoo.TransformerLM):
 
 @pytest.mark.parametrize('cls, check', [
     (Unpadded, 'padding'), (Misreporting, 'weights'), (Hoarding, 'uncached'), (HoardingInside, 'uncached'),
-    (Cheap, 'nll'), (Unweighed, 'losses'), (Promised, 'losses'), (Constant, 'losses'), (Leaky, 'causality'), (Forgetful, 'pieces'),
-    (Forgetful, 'generation'), (Forgetful, 'reordering'), (Unused, 'gradients')])
+    (Cheap, 'nll'), (Unweighed, 'losses'), (Promised, 'losses'), (Constant, 'losses'), (Leaky, 'causality'),
+    (Forgetful, 'pieces'), (Forgetful, 'generation'), (Forgetful, 'reordering'), (Unused, 'gradients')])
 def test_a_breach_is_found(cls, check, monkeypatch):
     monkeypatch.setitem(zoo.models, 'broken', cls)
     with pytest.raises(AssertionError):

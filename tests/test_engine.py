@@ -10,8 +10,19 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from benchmarks.transformer_xl import peak_mb
 from transformer_family import blocks
 from transformer_family.attention import attention, causal, full, span_mask, window
-from transformer_family.blocks import (Dot, Listed, Lists, Score, Tile, Tiling, Window, join, listed, local_attention,
-                                       tiled_attention, tiled_part)
+from transformer_family.blocks import (
+    Dot,
+    Listed,
+    Lists,
+    Score,
+    Tiling,
+    Window,
+    join,
+    listed,
+    local_attention,
+    tiled_attention,
+    tiled_part,
+)
 
 
 def by_loops(q, k, v, allowed):

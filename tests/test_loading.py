@@ -280,8 +280,9 @@ CONFIGS = {
         ('wiring', 'PreNorm'), ('wiring', None), ('wiring', 3), ('wiring', []), ('wiring', {}), ('positions', 'x'),
         ('attend', 3), ('bias', 'yes'), ('d_head', '8'), ('self', 1), ('', 1), ('n_layer', 1)]},
     **{f'attn {a!r}': with_args(attn=a) for a in (
-        3, [], {}, 'ShawAttention', {'part': 'PreNorm'}, {'part': 'KV'}, {'part': 'attention'}, {'part': 'ShawAttention'},
-        {'part': 'ShawAttention', 'with': {'clip': 'x'}}, {'part': 'ShawAttention', 'with': {'n': 2}},
+        3, [], {}, 'ShawAttention', {'part': 'PreNorm'}, {'part': 'KV'}, {'part': 'attention'},
+        {'part': 'ShawAttention'}, {'part': 'ShawAttention', 'with': {'clip': 'x'}},
+        {'part': 'ShawAttention', 'with': {'n': 2}},
         {'part': 'LSHAttention', 'with': {'n_buckets': 0}}, {'part': 'LSHAttention', 'with': {'within': 'all'}})},
     'wiring with a width': with_args(wiring={'part': 'PreNorm', 'with': {'dropout': .1}}),
     **{f'picture {a}': json.dumps(dict(model='ImageTransformer', args=dict(SMALL, **a))) for a in [
