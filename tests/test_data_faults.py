@@ -85,7 +85,7 @@ def until(true, seconds=60):
 
 def finish(p, folder):
     "Wait for a client; what it downloaded is right."
-    out, err = p.communicate(timeout=120)
+    out, err = p.communicate(timeout=300)
     assert p.returncode == 0, err
     assert out.strip() == str(folder/'file.bin')
     assert (folder/'file.bin').read_bytes() == BODY
@@ -239,7 +239,7 @@ def test_a_corpus_used_first_by_four_at_once(tmp_path):
     four = [subprocess.Popen(args, env=env, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             for _ in range(4)]
     for p in four:
-        out, err = p.communicate(timeout=120)
+        out, err = p.communicate(timeout=300)
         assert (p.returncode, out) == (0, '[200000, 60000, 40000]\n'), err
     s.shutdown()
     assert s.asked == [None]
