@@ -4,8 +4,10 @@ from functools import partial
 import pytest
 import torch
 
+from transformer_family.cli import mendable, sentence
 from transformer_family.gated_transformer_xl import GTrXL
 from transformer_family.reinforcement_learning import (
+    EnvironmentFailed,
     LSTMCore,
     Rollouts,
     agent_for,
@@ -30,7 +32,7 @@ def test_every_episode_begins_with_its_first_observation():
 
 @pytest.mark.parametrize('package,name,want', [
     ('gymnasium', 'CartPole-v1', ([4], 2)),
-    ('minigrid', 'MiniGrid-MemoryS7-v0', ([7, 7, 3], 7)),
+    ('minigrid', 'MiniGrid-MemoryS7-v0', ([7, 7, 20], 7)),
     ('popgym', 'popgym:popgym-RepeatPreviousEasy-v0', (4, 4))])
 def test_first_ratio_is_one(package, name, want):
     pytest.importorskip(package)
@@ -57,3 +59,23 @@ def test_learner_trains():
 def test_spaces_that_do_not_fit(name, words):
     with pytest.raises(ValueError, match=words):
         agent_for(gym_envs(name, 2), CORE)
+
+
+def test_an_environment_that_raises_is_a_sentence():
+    "What it said is what a command says, though its words are those of an allocator."
+    import gymnasium
+
+    class Broken(gymnasium.Wrapper):
+        def step(self, action):
+            self.at = getattr(self, 'at', 0) + 1
+            if self.at == 3:
+                raise RuntimeError('the simulator ran out of memory')
+            return super().step(action)
+
+    gymnasium.register('Broken-v0', lambda: Broken(gymnasium.make('CartPole-v1')))
+    env = gym_envs('Broken-v0', 2)
+    dl = Rollouts(env, agent_for(env, LSTMCore, 8), t=8, bs=2)
+    with pytest.raises(EnvironmentFailed) as e:
+        next(iter(dl))
+    said = 'SyncVectorEnv raised RuntimeError after 0 frames: the simulator ran out of memory'
+    assert mendable(e.value) and sentence(e.value) == said

@@ -67,7 +67,7 @@ def ends():
     for p in both:
         p.start()
     try:
-        return [got.get(timeout=120) for _ in both]
+        return [got.get(timeout=300) for _ in both]
     finally:
         for p in both:
             p.kill()

@@ -205,6 +205,7 @@ def _member(name, s, path):
             raise ValueError(f"{archive} does not hold the text of {name}: remove it")
         archive.unlink(missing_ok=True)
 
+# %% ../nbs/04_data.ipynb #2779c1b5
 def _published(name, source=None):
     "A corpus from the cache folder, downloaded first when it is not there."
     s = source or _SOURCES[name]

@@ -6,9 +6,9 @@ Docs: https://transformer-family.github.io/transformer_family/reinforcement_lear
 
 # %% auto #0
 __all__ = ['own_envs', 'Discrete', 'Box', 'VectorTask', 'TMaze', 'RepeatPrevious', 'LSTMCore', 'Memoryless', 'Policy', 'Agent',
-           'spaces', 'agent_for', 'advantages', 'Rollouts', 'log_prob', 'ppo', 'vmpo', 'VMPO', 'FollowAgent',
-           'RolloutsOnly', 'ScoreProgress', 'rl_learner', 'plot_scores', 'Episode', 'play', 'draw_step', 'write_gif',
-           'make_envs', 'mean_return', 'gym_envs']
+           'spaces', 'agent_for', 'advantages', 'Rollouts', 'EnvironmentFailed', 'log_prob', 'ppo', 'vmpo', 'VMPO',
+           'FollowAgent', 'RolloutsOnly', 'ScoreProgress', 'rl_learner', 'plot_scores', 'Episode', 'play', 'draw_step',
+           'write_gif', 'make_envs', 'mean_return', 'gym_envs']
 
 # %% ../nbs/51_reinforcement_learning.ipynb #265f0aaa
 import io
@@ -342,14 +342,17 @@ def remember(self:Rollouts, obs, starts):
     return past and tuple(past)                     # fastai cannot move a named tuple
 
 # %% ../nbs/51_reinforcement_learning.ipynb #a4f5735b
+class EnvironmentFailed(RuntimeError):
+    "An environment raised in the middle of a rollout."
+    mendable = True                     # a command says it in a sentence
+
 @patch
 def advance(self:Rollouts, actions, past):
     "One step of the environments: observations, rewards, ends, what truncated ones lose."
     try: obs,rewards,ends,cut,info = self.env.step(actions.numpy())
     except Exception as e:
-        raise RuntimeError(f"{type(self.env).__name__} raised {type(e).__name__} after "
-                           f"{self.frames:,} frames: {e}; the next rollout starts all "
-                           f"environments anew") from e
+        raise EnvironmentFailed(f"{type(self.env).__name__} raised {type(e).__name__} "
+                                f"after {self.frames:,} frames: {e}") from e
     rewards,cut = np.asarray(rewards, 'float32'), np.asarray(cut, bool)
     if not np.isfinite(rewards).all():
         bad = int(np.flatnonzero(~np.isfinite(rewards))[0])
@@ -646,8 +649,9 @@ def gym_envs(
                           f"'transformer_family[rl]'") from e
     def make():
         if not name.startswith('MiniGrid'): return gym.make(name, **kwargs)
-        from minigrid.wrappers import ImgObsWrapper       # registers its environments
-        return ImgObsWrapper(gym.make(name, **kwargs))
+        from minigrid import wrappers                     # registers its environments
+        env = wrappers.OneHotPartialObsWrapper(gym.make(name, **kwargs))
+        return gym.wrappers.DtypeObservation(wrappers.ImgObsWrapper(env), np.float32)
     mode = gym.vector.AutoresetMode.SAME_STEP
     envs = gym.vector.SyncVectorEnv([make]*num_envs, autoreset_mode=mode)
     envs.reset(seed=seed)
