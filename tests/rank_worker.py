@@ -88,21 +88,21 @@ def a_text(cls=TransformerLM, cbs=(), **kwargs):
     return lm_learner(dls, model, cbs=[Note(), *cbs])
 
 
-def some_pairs():
+def some_pairs(cbs=()):
     torch.manual_seed(0)
     rows = sentences()
     vocab = word_vocabulary(s for row in rows for s in row)
     model = Transformer(vocab.get_vocab_size(), wiring=PreNorm, **SMALL).double()
     dls = pair_dls((rows[:43], rows[40:]), vocab, 6, **place)         # 7·6 + 1 pairs
-    learn = seq2seq_learner(dls, model, metrics=[BitsPerToken()], cbs=[Note()])
+    learn = seq2seq_learner(dls, model, metrics=[BitsPerToken()], cbs=[Note(), *cbs])
     learn.vocab = vocab
     return learn
 
 
-def some_pictures():
+def some_pictures(cbs=()):
     torch.manual_seed(0)
     model = ImageTransformer(vocab_size=5, size=(4, 4), block=4, memory=8, wiring=PreNorm, **SMALL).double()
-    return image_learner(image_dls((pictures(), pictures(7)), model, 8, **place), model, cbs=[Note()])
+    return image_learner(image_dls((pictures(), pictures(7)), model, 8, **place), model, cbs=[Note(), *cbs])
 
 
 LEARNERS = {
@@ -161,6 +161,10 @@ def broken_off(make, folder):
     return dict(step=step, losses=first + summary(learn)['losses'])
 
 
+def shared_out(cbs=()):
+    return LEARNERS['text'](cbs=[Distributed(shard=True), *cbs])
+
+
 def by_the_clock():
     "A moment, on clocks that disagree: steps and rates of all processes."
     clock = iter(i*.01*(1 + 3*rank()) for i in range(10**6))
@@ -171,8 +175,7 @@ def by_the_clock():
 
 def parted(folder):
     "Parameters that are shared out: the curve, their type, and a checkpoint that is whole."
-    make = partial(LEARNERS['text'], cbs=[Distributed(shard=True), Checkpoint(folder, every=10)])
-    learn = fit(make())
+    learn = fit(shared_out([Checkpoint(folder, every=10)]))
     kinds = sorted({type(p).__name__ for p in learn.model.parameters()})
     own = sum(p.to_local().numel() if together() else p.numel() for p in learn.model.parameters())
     got = summary(learn)
@@ -210,8 +213,9 @@ def everything(folder):
     out = {name: summary(fit(make())) for name, make in LEARNERS.items()} | {'wrapped': wrapped(folder)}
     if not together():
         return out
-    return out | {'broken off': broken_off(LEARNERS['memory'], folder/'memory'), 'clock': by_the_clock(),
-                  'parted': parted(folder/'parted')}
+    halves = {name: LEARNERS[name] for name in ('memory', 'pairs', 'pictures')} | {'parted': shared_out}
+    return out | {'broken off': {name: broken_off(make, folder/name) for name, make in halves.items()},
+                  'clock': by_the_clock(), 'parted': parted(folder/'whole')}
 
 
 if __name__ == '__main__':

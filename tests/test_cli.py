@@ -359,8 +359,9 @@ def test_translator_that_halts(numbers):
     "The other encoder-decoder, from training to a file of pairs."
     out = typed(numbers, 'tfam-train', 'universal-transformer-seq2seq', '--data', 'numbers.tsv', '--steps', 3, '--args',
                 'act=interpolate', *TINY, '--n-layers', 3)
-    assert 'numbers.tsv' in out and 'BLEU' in out
+    assert f'270 pairs of {numbers / "numbers.tsv"}' in out and 'BLEU' in out
     run = numbers/'runs'/'universal_transformer_seq2seq'
+    assert 'mean steps by position' in out and (run/'ponder.png').exists()
     args = json.loads((run/'config.json').read_text())['args']
     assert (args['act'], args['n_layers']) == ('interpolate', 3)
     typed(numbers, 'tfam-generate', run, '--prompt', 'one two', '--n', 5)
@@ -672,6 +673,27 @@ def test_interrupted_early_and_late(cwd):
         assert p.returncode in (130, -2) and 'Traceback' not in err, err
     assert 'Traceback' in typed(cwd, 'tfam-train', '--data', 'none', '--debug', rc=1)
     assert 'did you mean --steps?' in typed(cwd, 'tfam-train', '--stpes', 3, rc=2)
+
+
+BROKEN = """
+import sys
+from transformer_family import reinforcement_learning as rl
+class Broken(rl.RepeatPrevious):
+    def step(self, actions): raise OSError("the simulator has no memory of this")
+rl.own_envs['broken'] = Broken
+sys.argv[0] = 'tfam-train'
+from transformer_family.cli import tfam_train
+tfam_train()
+"""
+
+
+def test_an_environment_that_fails(tmp_path):
+    "One sentence, its own."
+    (tmp_path / 'broken.py').write_text(BROKEN)
+    args = '--env broken --d-model 8 --n-layers 1 --n-heads 2 --batch-size 4 --steps 4 --device cpu --out r'.split()
+    status, _, err = ran.warm([tmp_path / 'broken.py', 'gtrxl', *args], tmp_path)
+    assert status == 1 and err.startswith('tfam-train: Broken raised OSError after'), err
+    assert 'the simulator has no memory of this' in err and len(err.splitlines()) == 1
 
 
 # What a machine lacks

@@ -23,7 +23,10 @@ from transformer_family.core import HOMES, register
 from transformer_family.data import lm_dls
 from transformer_family.positions import ShawAttention
 from transformer_family.reformer import LSHAttention
-from transformer_family.training import Budget, Checkpoint, lm_learner, load, pack, read_history, resume, save, unpack
+from transformer_family.runs import Checkpoint, read_history, resume
+from transformer_family.saving import load, pack, save, unpack
+from transformer_family.schedules import Budget
+from transformer_family.training import lm_learner
 from transformer_family.transformer import PostNorm, PreNorm, TransformerLM
 from transformer_family.transformer_xl import TransformerXL
 
@@ -295,7 +298,7 @@ CONFIGS = {
 @pytest.fixture(scope='module')
 def good(tmp_path_factory):
     "The folder of a model, and of its run."
-    from transformer_family.training import save
+    from transformer_family.saving import save
     folder = tmp_path_factory.mktemp('good')
     shutil.copytree(OLD/'run', folder/'run')
     save(TransformerLM(**SMALL, max_len=12), folder/'lm')
@@ -363,7 +366,7 @@ def test_damaged_state(good, tmp_path, key):
     "A tree with anything else in the place of one of its parts, or without it."
     tensors = load_file(good/'run'/'checkpoint.safetensors')
     learn, path = xl_learner(tmp_path/'run'), tmp_path/'checkpoint.safetensors'
-    from transformer_family.training import read_tensors
+    from transformer_family.saving import read_tensors
     state = dict(read_tensors(good/'run'/'checkpoint.safetensors')[1]['state']['dict'])
 
     def write(state):
@@ -481,7 +484,7 @@ def test_any_tree_is_read_or_refused(spec):
 def test_own_parts(tmp_path):
     "Registered, they are saved and loaded; without their module the error names both ways out."
     from transformer_family import core
-    from transformer_family.training import save
+    from transformer_family.saving import save
 
     @register('wiring', 'Halved')
     class Halved(PreNorm):

@@ -85,11 +85,13 @@ def test_each_process_reads_its_half(runs, name):
             assert parts[0] + parts[1] == batch
 
 
-def test_stopped_by_one_process_and_gone_on_with(runs):
+@pytest.mark.parametrize('name', ['memory', 'pairs', 'pictures', 'parted'])
+def test_stopped_by_one_process_and_gone_on_with(runs, name):
     "The last rank alone is asked to stop; all stop behind step 17, and go on as if nothing had been."
+    want = runs[0]['text' if name == 'parted' else name]['losses']
     for got in runs[1]:
-        assert got['broken off']['step'] == 17
-        assert got['broken off']['losses'] == pytest.approx(runs[0]['memory']['losses'], **NEAR)
+        assert got['broken off'][name]['step'] == 17
+        assert got['broken off'][name]['losses'] == pytest.approx(want, **NEAR)
 
 
 def test_minutes_end_at_one_step(runs):
@@ -142,9 +144,42 @@ def test_a_batch_that_cannot_be_shared(tmp_path):
     assert not list(tmp_path.iterdir())                                         # no folder, no lock
 
 
+def until(condition, p, seconds=200):
+    end = time.time() + seconds
+    while not condition():
+        assert p.poll() is None and time.time() < end, finish(p)
+        time.sleep(.05)
+
+
 def workers(p):
     "The processes that a launcher has started."
     return [int(pid) for f in Path(f'/proc/{p.pid}/task').glob('*/children') for pid in f.read_text().split()]
+
+
+def kill(p):
+    "End a launcher and what it has started, as a machine that fails would."
+    for pid in [*workers(p), p.pid]:
+        os.kill(pid, signal.SIGKILL)
+    finish(p)
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='looks for processes in /proc')
+def test_parameters_shared_out_at_a_prompt(tmp_path):
+    "Two processes share them out and are killed; one goes on, judges and writes, since a checkpoint is whole."
+    from transformer_family.cli import tfam_eval, tfam_generate, tfam_train
+    args = ['transformer_family', 'train', 'transformer', *TINY, '--batch-size', 4]
+    p = start(*args, '--shard', '--out', 'run', cwd=tmp_path)
+    run = tmp_path/'run'
+    until(lambda: (run/'history.csv').exists() and len(history(run)) >= 50, p)
+    kill(p)
+    done = tfam_train(resume=run, device='cpu')
+    want = tfam_train('transformer', d_model=16, n_layers=1, n_heads=2, dropout=0., seq_len=16, device='cpu',
+                      eval_tokens=500, steps=60, lr=1e-3, batch_size=4, out=tmp_path/'alone')
+    assert done.run['shard'] is True
+    assert [*history(run).values()] == pytest.approx([*history(tmp_path/'alone').values()], rel=1e-3)
+    assert done.results['bits per character'] == pytest.approx(want.results['bits per character'], rel=1e-3)
+    assert tfam_eval(run)['bits per character'] == done.results['bits per character']
+    assert tfam_generate(run, n=9, temperature=0.) == tfam_generate(tmp_path/'alone', n=9, temperature=0.)
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='looks for processes in /proc')
@@ -153,13 +188,9 @@ def test_killed_under_torchrun_and_resumed(tmp_path):
     from transformer_family.cli import tfam_train
     args = ['transformer_family', 'train']
     p = start(*args, 'transformer-xl', *TINY, '--batch-size', 4, '--out', 'run', cwd=tmp_path)
-    run, end = tmp_path/'run', time.time() + 200
-    while not (run/'history.csv').exists() or len(history(run)) < 50:
-        assert p.poll() is None and time.time() < end, finish(p)
-        time.sleep(.05)
-    for pid in [*workers(p), p.pid]:
-        os.kill(pid, signal.SIGKILL)
-    finish(p)
+    run = tmp_path/'run'
+    until(lambda: (run/'history.csv').exists() and len(history(run)) >= 50, p)
+    kill(p)
     again = start(*args, '--resume', 'run', '--device', 'cpu', cwd=tmp_path)
     out = finish(again)
     assert again.returncode == 0, out

@@ -1,11 +1,14 @@
 """The Universal Transformer with a transition that looks back keeps the contract; bad files of bAbI raise."""
 import io
+import json
+import re
 import tarfile
 
 import pytest
 
 from tests import contract
 from tests.contract import CHECKS
+from tests.util import ROOT
 from transformer_family import zoo
 from transformer_family.universal_transformer import SeparableConv, UniversalTransformerLM, babi, parse_babi
 
@@ -100,3 +103,40 @@ def test_a_cut_archive(tmp_path):
     (tmp_path/'babi.tgz').write_bytes(out.getvalue()[:-40])
     with pytest.raises(ValueError, match='babi.tgz'):
         babi(tmp_path/'babi.tgz', 1)
+
+
+STORED = json.loads((ROOT/'nbs'/'40_universal_transformer.ipynb').read_text())['cells']
+
+
+def rows(text):
+    "A table of markdown: first column -> the others."
+    lines = [[x.strip() for x in line.strip('| ').split('|')] for line in text.splitlines() if line.startswith('|')]
+    return {first: rest for first, *rest in lines}
+
+
+def printed(part):
+    "What the cell stored in whose source a part stands."
+    cell = next(c for c in STORED if c['cell_type'] == 'code' and part in ''.join(c['source']))
+    return ''.join(''.join(o.get('text', '') or o['data']['text/markdown']) for o in cell['outputs'])
+
+
+def test_the_table_at_the_beginning():
+    "What the chapter says first is what its cells printed."
+    says = rows(next(''.join(c['source']) for c in STORED if 'What the chapter measures' in ''.join(c['source'])))
+    tables = rows(printed("table(('copy','reverse')")), rows(printed("table(('sums',)"))
+    for label, table, place, which in (('copies of 11 to 20', 0, 2, 1), ('symbols of copies', 0, 3, 0),
+                                       ('reversing up to 10', 0, 4, 1), ('symbols of 11 to 20', 0, 5, 0),
+                                       ('digits of sums', 1, 3, 0)):
+        said = next(v for k, v in says.items() if k.startswith(label))
+        for name, text in zip(('Universal', 'Transformer', 'LSTM'), said, strict=True):
+            assert text.split()[0] == tables[table][name][place].split(' · ')[which], (label, name)
+    scan = re.findall(r'right: (.*?%) of trained lengths, (.*?%) of longer', printed("follow('Transformer'"))
+    for label, shares in zip(('SCAN, trained', 'SCAN, longer'), zip(*scan, strict=True), strict=True):
+        said = next(v for k, v in says.items() if k.startswith(label))
+        assert tuple(x.split()[0] + '%' for x in said[:2]) == shares
+    tasks = dict(re.findall(r'^(\d) +([\d.]+%)', printed('tested(reader'), re.M))
+    for label, task in ('stories with one', '1'), ('stories with two', '2'):
+        assert next(v for k, v in says.items() if k.startswith(label))[0].split()[0] + '%' == tasks[task]
+    timed = json.loads((ROOT/'benchmarks'/'results'/'universal_transformer-cpu.json').read_text())['figures']
+    said = next(v for k, v in says.items() if k.startswith('time,'))[0]
+    assert re.findall(r'1 / ([\d.]+)', said) == [f'{timed[k]:.1f}' for k in ('ratio', 'ratio_training')]

@@ -471,7 +471,7 @@ def vjp(self:SoftSpan, dS, q, k, tile, table, z):
     m = self.mask(n, z)
     slope = torch.where((m > 0) & (m < 1), 1/(self.ramp*m), 0.)
     dz = (D.sum_to_size(slope.shape) * slope).sum_to_size(z.shape)
-    return dS @ k + D @ table.mT, dS.mT @ q, q.flatten(0,3).mT @ D.flatten(0,3), dz
+    return dS @ k + D @ table.mT, (dS.mT, q), q.flatten(0,3).mT @ D.flatten(0,3), dz
 
 # %% ../nbs/21_adaptive_span.ipynb #9fde261d
 @patch

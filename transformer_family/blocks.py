@@ -180,7 +180,7 @@ class Score(_Value):
 class Dot(Score):
     "S = QKᵀ, of queries that are scaled already (Vaswani et al., Eq. 1)."
     def terms(self, q, tile): return q, None
-    def vjp(self, dS, q, k, tile): return dS @ k, dS.mT @ q
+    def vjp(self, dS, q, k, tile): return dS @ k, (dS.mT, q)
 
 # %% ../nbs/08_blocks.ipynb #2fed3a6e
 def _budget(q): return 2**26 if q.is_cuda else 2**19          # scores that are alive
@@ -314,8 +314,15 @@ def _tile_grads(A, g, V, D, drop):
     "Gradients of a tile's values and scores (the equation above)."
     dS = g @ V.mT                                                     # [b,h,c,B,W]
     if drop is not None: dS.mul_(drop)
-    dV = (A if drop is None else A*drop).mT @ g
-    return dV, dS.sub_(D).mul_(A)
+    A_drop = A if drop is None else A*drop
+    return (A_drop.mT, g), dS.sub_(D).mul_(A)
+
+def _add(tile, out, g):
+    "Add a gradient to its keys; a pair of factors needs no memory in a single block."
+    if isinstance(g, Tensor): return tile.add(out, g)
+    if not isinstance(tile, Tile) or tile.count > 1: return tile.add(out, g[0] @ g[1])
+    out = tile.windows(out); out = out.view(-1, *out.shape[3:])
+    out.baddbmm_(*(x.flatten(0,2) for x in g))
 
 # %% ../nbs/08_blocks.ipynb #b4a20539
 def _backward(g, glse, q, k, v, y, lse, weights, params, data, call):
@@ -333,7 +340,7 @@ def _backward(g, glse, q, k, v, y, lse, weights, params, data, call):
         dV,dS = _tile_grads(A, G, V, tile.queries(D), _drop(A, call))
         dQ,dK,*rest = call.score.vjp(dS, Q, K, tile, *parts)
         if _again(tile): dQ = dQ + tile.queries(ds[0])
-        tile.put(ds[0], dQ); tile.add(ds[1], dK); tile.add(ds[2], dV)
+        tile.put(ds[0], dQ); _add(tile, ds[1], dK); _add(tile, ds[2], dV)
         for total,d in zip(call.score.part(tile, at, *dps), rest): total += d
     dq *= call.scale
     return [d.to(x.dtype) for d,x in zip((dq,dk,dv,*dps), inputs)]

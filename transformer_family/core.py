@@ -70,48 +70,31 @@ HOMES = {                       # name -> kind, module it lives in
 }
 
 # %% ../nbs/00_core.ipynb #a651a4b8
-HOMES |= {
-    'PostNorm': ('wiring', 'transformer'),
-    'PreNorm': ('wiring', 'transformer'),
-    'Gated': ('wiring', 'gated_transformer_xl'),
-    'ResidualGate': ('gate', 'gated_transformer_xl'),
-    'InputGate': ('gate', 'gated_transformer_xl'),
-    'OutputGate': ('gate', 'gated_transformer_xl'),
-    'HighwayGate': ('gate', 'gated_transformer_xl'),
-    'SigTanhGate': ('gate', 'gated_transformer_xl'),
-    'GRUGate': ('gate', 'gated_transformer_xl'),
-    'Reversible': ('wiring', 'reformer'),
-    'SinusoidalPositions': ('positions', 'positions'),
-    'LearnedPositions': ('positions', 'positions'),
-    'NoPositions': ('positions', 'positions'),
-    'MultiHeadAttention': ('attention', 'attention'),
-    'ShawAttention': ('attention', 'positions'),
-    'RelativeAttention': ('attention', 'transformer_xl'),
-    'LSHAttention': ('attention', 'reformer'),
-    'attention': ('attend', 'attention'),
-    'flex_attend': ('attend', 'attention'),
-    'sigmoid_gelu': ('activation', 'sparse_transformer'),
-    'Categorical': ('output', 'images'),
-    'Logistics': ('output', 'images'),
-    'JointLogistics': ('output', 'images'),
-    'CrossAttention': ('attention', 'attention'),
-    'FeedForward': ('transition', 'transformer'),
-    'SeparableConv': ('transition', 'universal_transformer'),
-    'TanhCell': ('cell', 'adaptive_computation'),
-    'GRUCell': ('cell', 'adaptive_computation'),
-    'LSTMCell': ('cell', 'adaptive_computation'),
-    'KV': ('past', 'attention'),
-    'SourceKV': ('past', 'attention'),
-    'Past': ('past', 'transformer'),
-    'RelKV': ('past', 'transformer_xl'),
-    'ImagePast': ('past', 'image_transformer'),
-    'PixelPast': ('past', 'image_transformer'),
-    'SharedQK': ('past', 'reformer'),
-    'TextTask': ('task', 'run_tasks'),
-    'PairsTask': ('task', 'run_tasks'),
-    'PictureTask': ('task', 'run_tasks'),
-    'AgentTask': ('task', 'run_tasks'),
+_parts = {  # kind, module: names
+    ('wiring', 'transformer'): 'PostNorm PreNorm',
+    ('wiring', 'gated_transformer_xl'): 'Gated',
+    ('gate', 'gated_transformer_xl'): 'ResidualGate InputGate OutputGate HighwayGate '
+        'SigTanhGate GRUGate',
+    ('wiring', 'reformer'): 'Reversible',
+    ('positions', 'positions'): 'SinusoidalPositions LearnedPositions NoPositions',
+    ('attention', 'attention'): 'MultiHeadAttention CrossAttention',
+    ('attention', 'positions'): 'ShawAttention',
+    ('attention', 'transformer_xl'): 'RelativeAttention',
+    ('attention', 'reformer'): 'LSHAttention',
+    ('attend', 'attention'): 'attention flex_attend',
+    ('activation', 'sparse_transformer'): 'sigmoid_gelu',
+    ('output', 'images'): 'Categorical Logistics JointLogistics',
+    ('transition', 'transformer'): 'FeedForward',
+    ('transition', 'universal_transformer'): 'SeparableConv',
+    ('cell', 'adaptive_computation'): 'TanhCell GRUCell LSTMCell',
+    ('past', 'attention'): 'KV SourceKV',
+    ('past', 'transformer'): 'Past',
+    ('past', 'transformer_xl'): 'RelKV',
+    ('past', 'image_transformer'): 'ImagePast PixelPast',
+    ('past', 'reformer'): 'SharedQK',
+    ('task', 'run_tasks'): 'TextTask PairsTask PictureTask AgentTask',
 }
+HOMES |= {name: home for home,names in _parts.items() for name in names.split()}
 
 # %% ../nbs/00_core.ipynb #3b8aa3f1
 def did_you_mean(
@@ -138,6 +121,7 @@ def find(
                      f"module that registers it before you load, or build the model "
                      f"yourself and call load(…, model=)")
 
+# %% ../nbs/00_core.ipynb #ad7dbb57
 def registered(
     part # class or function
 )->tuple: # kind, name; None, None where it has none

@@ -12,7 +12,7 @@ __all__ = ['LARGE', 'corpora', 'to_bytes', 'from_bytes', 'unigram_entropy', 'bz2
            'END', 'PAD', 'START', 'Pairs', 'pair_sources', 'pairs']
 
 # %% ../nbs/04_data.ipynb #7c18e29e
-import bz2, hashlib, os, random, shutil, sysconfig, warnings, zipfile
+import bz2, hashlib, os, random, sysconfig, warnings, zipfile
 from functools import partial
 from pathlib import Path
 from types import MethodType
@@ -28,7 +28,7 @@ import torch
 
 from .core import check_sizes, did_you_mean, placed, shared_size
 from .downloads import (
-    DownloadError, _alone, _trusted, cache_dir, download, regular_file)
+    DownloadError, Watch, _alone, _trusted, cache_dir, download, regular_file, watched)
 from transformer_family.made_tasks import (
     GATES, Examples, TaskLoader, addition, duplication, logic, parity, sums, task_dls,
     tasks)
@@ -97,7 +97,10 @@ def bz2_bits(
 )->float: # bits per byte
     "Bits per byte that bz2 needs for these very bytes, knowing nothing before."
     _check_tokens(tokens, 1)
-    return 8 * len(bz2.compress(_raw(tokens), 9)) / len(tokens)
+    text,packer,step = _raw(tokens), bz2.BZ2Compressor(9), 2**20
+    parts = watched(range(0, len(text), step), 'compressing')
+    n = sum(len(packer.compress(text[i:i+step])) for i in parts)
+    return 8 * (n + len(packer.flush())) / len(tokens)
 
 # %% ../nbs/04_data.ipynb #fb6fed6e
 class Corpus(NamedTuple):
@@ -185,8 +188,10 @@ def _unzip(archive, path, member):
     "Extract one member of a zip file to `path`, under a temporary name first."
     part = path.with_name(f'{path.name}.part')
     try:
-        with zipfile.ZipFile(archive) as z, z.open(member) as src:
-            with open(part, 'wb') as dst: shutil.copyfileobj(src, dst, 1 << 20)
+        with zipfile.ZipFile(archive) as z, z.open(member) as f, open(part, 'wb') as to:
+            watch = Watch(f'unpacking {member}', z.getinfo(member).file_size)
+            while block := f.read(1 << 20): to.write(block); watch(to.tell())
+            watch.close()
         os.replace(part, path)
     finally: part.unlink(missing_ok=True)
 
@@ -200,6 +205,7 @@ def _member(name, s, path):
             raise ValueError(f"{archive} does not hold the text of {name}: remove it")
         archive.unlink(missing_ok=True)
 
+# %% ../nbs/04_data.ipynb #2779c1b5
 def _published(name, source=None):
     "A corpus from the cache folder, downloaded first when it is not there."
     s = source or _SOURCES[name]

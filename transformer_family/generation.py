@@ -90,6 +90,7 @@ def _as_tokens(model, prompt):
     p = next(model.parameters(), prompt)
     return prompt.to(p.device, torch.long)
 
+# %% ../nbs/06_generation.ipynb #ad0de1a2
 def _as_prompt(model, prompt): # tokens [b,t], [b] where each row begins or None
     "Prompts as one batch, shorter ones filled up on the left."
     if not (isinstance(prompt, (list,tuple)) and prompt):
@@ -123,6 +124,7 @@ def roomy(
     items = [roomy(x, limit) for x in past]
     return type(past)(*items) if hasattr(past, '_fields') else type(past)(items)
 
+# %% ../nbs/06_generation.ipynb #080ef38e
 def _read(model, tokens, past, start, first, room, cache):
     "Scores [b,v] of the next token, and a past with that much room."
     if past is not None: out = model(tokens[:,-1:], past)

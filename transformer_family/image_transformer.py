@@ -321,9 +321,8 @@ class ImageTransformer(Pictures, nn.Module):
         check_sizes(vocab_size=vocab_size, d_model=d_model)
         self.size = image_size(size)
         self.local = local_pattern(attention, self.grid, block, memory)
-        local = partial(MultiHeadAttention, attend=self.local)
-        self.layers = self.stack(d_model, n_layers, n_heads, d_ff, dropout, attn=local,
-                                 **kwargs)
+        self.layers = self.stack(d_model, n_layers, n_heads, d_ff, dropout, attn=partial(
+            MultiHeadAttention, attend=self.local), **kwargs)
         self.out = _head(output, d_model, vocab_size, *self.together)
         self.dropout = nn.Dropout(dropout)
         self.prepare(vocab_size, d_model, n_classes)

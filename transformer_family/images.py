@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from .attention import _wide, exactly
 from .core import check_sizes, check_tokens, uncached, unwrap
 from .data import Images
+from .downloads import watched
 from .positions import check_length, sinusoids
 from .training import asked, costs, evaluating, write_atomic
 from .transformer import Head, Scores, check_targets
@@ -387,7 +388,7 @@ def bits_per_dim(
     batch,device = batch or unwrap(model).batch, next(model.parameters()).device
     total,n = 0., 0
     with evaluating(model):
-        for k in torch.arange(len(parts[0])).split(bs):
+        for k in watched(torch.arange(len(parts[0])).split(bs), 'evaluating'):
             *xs,targets = (t.to(device) for t in batch(*(p[k] for p in parts)))
             out = model(*xs, **asked(model, targets), **uncached(model))
             total += costs(out, targets).sum().double(); n += targets.numel()

@@ -160,10 +160,16 @@ class TaskLoader(DataLoader):
 def __len__(self:TaskLoader): return self.n
 
 @patch
-def one_batch(self:TaskLoader): return first(iter(self))
+def one_batch(self:TaskLoader):
+    "The next batch, which stays the next one."
+    at = self.at
+    try: return first(iter(self))
+    finally: self.at = at
 
 @patch
-def get_idxs(self:TaskLoader): return list(range(self.n*self.bs))
+def get_idxs(self:TaskLoader):
+    "One index for each row that an epoch yields."
+    return list(range(self.n*self.bs))
 
 @patch
 def new(self:TaskLoader, **kwargs):

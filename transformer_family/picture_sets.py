@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from .core import did_you_mean
-from .downloads import cache_dir, download
+from .downloads import cache_dir, download, waiting
 
 # %% ../nbs/04c_picture_sets.ipynb #85a39e01
 class Images(NamedTuple):
@@ -113,7 +113,7 @@ def read_cifar(
 def cifar10()->ImageSet:
     "CIFAR-10's 32×32 colour pictures: 45,000, 5,000 and 10,000."
     path = download(*_CIFAR10, 'cifar10/cifar-10-binary.tar.gz')
-    with tarfile.open(path) as f:
+    with tarfile.open(path) as f, waiting('unpacking CIFAR-10'):
         read = lambda name: read_cifar(
             f.extractfile(f'cifar-10-batches-bin/{name}.bin').read(), name)
         train = [read(f'data_batch_{i}') for i in range(1,6)]

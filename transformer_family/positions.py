@@ -91,6 +91,7 @@ def last_position(
     unknown = torch.compiler.is_compiling() or start.device.type != 'cpu'
     return 0 if unknown else int(start.max())
 
+# %% ../nbs/02_positions.ipynb #c6077bd8
 class SinusoidalPositions(nn.Module):
     "Add sinusoidal positions to embeddings (Vaswani et al., 3.5)."
     def __init__(self, d_model:int, max_len:int=None):

@@ -53,12 +53,11 @@ def told(x):
     dist.broadcast_object_list(box, 0)
     return box[0]
 
-def any_rank(flag)->bool:
+def any_rank(*flags): # bool; of several flags a tuple, for the price of one
     "Is it true in any process?"
-    if not together(): return bool(flag)
-    some = torch.tensor([float(bool(flag))])
-    dist.all_reduce(some)
-    return some.item() > 0
+    some = torch.tensor([float(bool(f)) for f in flags])
+    got = tuple(x > 0 for x in summed(some).tolist())
+    return got if len(flags) > 1 else got[0]
 
 def summed(x:Tensor)->Tensor:
     "The sum over all processes, in each of them."

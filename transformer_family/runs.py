@@ -226,7 +226,7 @@ def check_finite(
     tensors:dict, # name -> tensor
     step:int # they belong to
 )->None:
-    "Refuse tensors with NaN or infinity."
+    "Raise `FloatingPointError` for NaN or infinity."
     finite = lambda t: not t.is_floating_point() or t.isfinite().all()
     if n := next((n for n,t in tensors.items() if not finite(t)), None):
         raise FloatingPointError(f"the training state is not finite at step {step} ({n}):"
@@ -329,7 +329,7 @@ def after_batch(self:Checkpoint):
     if not (self.training and self.stepped): return
     now,self.stepped = self.watch.seconds,False
     self.fresh.append(((self.step, now), self.opt.hypers[-1]['lr'], self.loss.detach()))
-    stop,late = any_rank(self.stop), any_rank(now - self.written_at > self.within)
+    stop,late = any_rank(self.stop, now - self.written_at > self.within)
     last = self.iter + 1 == self.n_iter                        # then `after_epoch` writes
     if stop or (late or self.step % self.every == 0) and not last: self.write()
     if stop: raise KeyboardInterrupt
@@ -464,7 +464,11 @@ class Run:
         if self.hold: self.hold.release()
 
     def __enter__(self): return self
-    def __exit__(self, *exc): self.release()
+    def __exit__(self, kind, *exc):
+        self.release()
+        if kind is KeyboardInterrupt and (self.folder/'config.json').is_file():
+            raise KeyboardInterrupt(f"interrupted; the last checkpoint is whole, go on "
+                                    f"with --resume {quoted(self.folder)}") from None
 
     @property
     def model(self): return self._whole or unwrap(self.learn.model)
@@ -524,16 +528,12 @@ def resume(self:Run, device='cpu', **changes)->Run:
 # %% ../nbs/05c_runs.ipynb #3fa5d91a
 @patch
 def fit(self:Run)->Run:
-    "Train until the budget is spent; say how to go on if interrupted."
+    "Train until the budget is spent."
     learn,budget = self.learn,self.learn.budget
     bars = nullcontext() if sys.stdout.isatty() and not rank() else learn.no_bar()
     lines = nullcontext() if sys.stdout.isatty() and not rank() else learn.no_logging()
-    try:
-        with stop_gently(learn.checkpoint), bars, lines:
-            while budget.spent < 1: learn.fit(budget.epochs, budget.lr)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"interrupted; the last checkpoint is whole, go on with "
-                                f"--resume {quoted(self.folder)}") from None
+    with stop_gently(learn.checkpoint), bars, lines:
+        while budget.spent < 1: learn.fit(budget.epochs, budget.lr)
     return self
 
 # %% ../nbs/05c_runs.ipynb #90ccc148
@@ -553,7 +553,7 @@ def finish(self:Run, device='cpu')->Run:
     if results := on_first(self.reported):
         self.results = results; say(f'{self.folder} is finished; nothing to do')
         return self
-    keep = self.learn.checkpoint
+    keep,self.task.folder = self.learn.checkpoint,self.folder
     final = weights(self.model)
     on_first(lambda: write_tensors(self.folder/'model.safetensors', final))
     keep.on_disk = 0; on_first(lambda: keep.write_history(self.folder))

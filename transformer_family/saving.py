@@ -50,6 +50,7 @@ def not_written(path, e)->OSError:
                    f"({why}): what was there is untouched; make room or choose another "
                    f"folder")
 
+# %% ../nbs/05b_saving.ipynb #3e6d7722
 def write_atomic(
     path, # of the file
     content # bytes or str

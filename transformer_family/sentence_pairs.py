@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .core import did_you_mean
-from .downloads import download, regular_file
+from .downloads import download, regular_file, waiting
 
 # %% ../nbs/04b_sentence_pairs.ipynb #3303315a
 PAD,START,END = 0,1,2       # the first three symbols of every vocabulary of pairs
@@ -129,7 +129,8 @@ def _files(where):
     if not all(isinstance(o, (str, os.PathLike)) for o in paths):
         raise ValueError("pairs are a name, the path of a file, or two paths (source, "
                          f"target), got {where!r}")
-    rows = _parallel(*paths) if two else _tabbed(*paths)
+    with waiting(f'reading {" and ".join(map(str, paths))}'):
+        rows = _parallel(*paths) if two else _tabbed(*paths)
     if (n := len(rows)) < 3:
         raise ValueError(f"{n} pairs cannot be cut into train, valid and test: "
                          "that takes at least one each")

@@ -454,6 +454,7 @@ def head(self:SparseTransformer): return self.out
 @patch(as_prop=True)
 def structured_output(self:SparseTransformer): return self.head.structured
 
+# %% ../nbs/30_sparse_transformer.ipynb #45871e94
 @patch
 def forward(self:SparseTransformer,
     tokens:Tensor, # [b,t], integers

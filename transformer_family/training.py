@@ -13,6 +13,7 @@ __all__ = ['MeanLoss', 'BitsPerCharacter', 'BitsPerDim', 'BitsPerToken', 'Perple
 import inspect
 import math
 import time
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -31,18 +32,14 @@ from torch import Tensor, nn
 from .core import (
     check_rate, check_sizes, rank, tree_map, uncached, unwrap, world_size)
 from .evaluation import asked
-from .ranks import Distributed, gathered, own_share
+from .ranks import Distributed, gathered, own_share, summed
 
 # %% ../nbs/05_training.ipynb #10e8c776
 from .evaluation import (  # noqa: F401  (importable from here as well)
     bits_per_character, costs, evaluating, windows)
 from .runs import (  # noqa: F401
-    COLUMNS, Checkpoint, Run, plot_history, read_history, restore_state,
-    resume, to_csv, training_state)
-from .saving import (  # noqa: F401
-    FORMER, build_from, decode, decode_arguments, described,
-    encode, find_part, from_hub, load, load_weights, pack, part_name, read_config,
-    read_json, read_tensors, save, to_hub, unpack, weights, write_atomic, write_tensors)
+    Checkpoint, device_of, random_state, resume, set_random_state)
+from .saving import load, save, write_atomic  # noqa: F401
 from .schedules import (  # noqa: F401
     Budget, in_steps, inverse_sqrt, one_cycle)
 
@@ -63,11 +60,11 @@ class BitsPerCharacter(MeanLoss):
     def name(self): return 'bpc'
 
 class BitsPerDim(BitsPerCharacter):
-    "The same figure where tokens are intensities, one for each dimension of an image."
+    "The same number where tokens are intensities, one for each dimension of an image."
     name = 'bits/dim'
 
 class BitsPerToken(BitsPerCharacter):
-    "The same figure where tokens are words or pieces of words."
+    "The same number where tokens are words or pieces of words."
     name = 'bits/token'
 
 class Perplexity(MeanLoss):
@@ -99,11 +96,16 @@ class TokenLoss(CrossEntropyLossFlat):
         return pred.sum() / n
 
 # %% ../nbs/05_training.ipynb #58513996
+@cache                                                  # not at every batch
+def _parameters(cls):
+    "What the calls of a class take, without the model itself."
+    return dict([*inspect.signature(cls.forward).parameters.items()][1:])
+
 def _after_targets(model, given): # name -> value
     "Arguments that come after tokens, past and targets, by position, as fastai calls."
-    params = inspect.signature(unwrap(model).forward).parameters
-    names = [*params][3:]
     if not given: return ()
+    params = _parameters(type(unwrap(model)))
+    names = [*params][3:]
     if missing := [n for n in given if n not in names]:
         raise ValueError(f"{type(unwrap(model)).__name__} takes no {missing[0]}: a batch "
                          f"has one only for models that do")
@@ -136,6 +138,7 @@ class FollowContract(Callback):
 # %% ../nbs/05_training.ipynb #584ebb30
 @patch
 def after_pred(self:FollowContract):
+    "Take out the logits or the costs; carry the past."
     out,self.aux = self.pred, self.pred.losses
     self.learn.pred = out.logits if out.nll is None else out.nll
     if getattr(unwrap(self.model), 'carries_past', False):
@@ -143,6 +146,7 @@ def after_pred(self:FollowContract):
 
 @patch
 def after_loss(self:FollowContract):
+    "Add the auxiliary losses, in training."
     if not (self.training and self.aux): return
     weights = getattr(unwrap(self.model), 'loss_weights', {})
     extra = sum(weights.get(n,0.)*l for n,l in self.aux.items())
@@ -159,10 +163,13 @@ def history(self:FollowContract):
     return [{n: values.pop(0) for n in names} for names,_ in self.noted]
 
 @patch
-def state_dict(self:FollowContract): return dict(past=gathered(self.past[True]))
+def state_dict(self:FollowContract):
+    "The past of all processes."
+    return dict(past=gathered(self.past[True]))
 
 @patch
 def load_state_dict(self:FollowContract, state):
+    "Take this process's rows of a past."
     device = next(unwrap(self.model).parameters()).device
     self.past[True] = tree_map(lambda t: t.to(device), own_share(state['past']))
 
@@ -172,23 +179,17 @@ class LeaveNoTrace(Callback):
     order = -5
     def before_fit(self):
         self.was = None
-        if hasattr(self.learn, 'lr_finder'):
-            pos = getattr(self.dls.train, 'pos', None)
-            self.was = pos, dict(self.follow_contract.past), _random_state()
+        if not hasattr(self.learn, 'lr_finder'): return
+        random = random_state(device_of(self.model))
+        pos = getattr(self.dls.train, 'pos', None)
+        self.was = pos, dict(self.follow_contract.past), random
 
     def after_fit(self):
         if self.was is None: return
         (pos,past,random),self.was = self.was,None
         if pos is not None: self.dls.train.pos = pos
-        self.follow_contract.past = past; _set_random_state(random)
-
-def _random_state():
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
-    return torch.get_rng_state(), cuda
-
-def _set_random_state(state):
-    torch.set_rng_state(state[0])
-    if state[1] is not None: torch.cuda.set_rng_state_all(state[1])
+        self.follow_contract.past = past
+        set_random_state(random, device_of(self.model))
 
 # %% ../nbs/05_training.ipynb #c2b80a5c
 class BitsProgress(ProgressCallback):
@@ -224,8 +225,9 @@ def own_callbacks(
     given # callbacks, or classes of them
 )->list:
     "The callbacks that training a model needs, and that were not given."
-    kinds = {cb if isinstance(cb, type) else type(cb) for cb in given}
-    return [cb() for cb in getattr(unwrap(model), 'callbacks', ()) if cb not in kinds]
+    kinds = [cb if isinstance(cb, type) else type(cb) for cb in given]
+    needs = *getattr(unwrap(model), 'callbacks', ()), *[Distributed]*(world_size() > 1)
+    return [cb() for cb in needs if not any(issubclass(k, cb) for k in kinds)]
 
 # %% ../nbs/05_training.ipynb #26df2351
 def _check_contiguous(
@@ -258,8 +260,6 @@ def lm_learner(
     if metrics is None: metrics = [BitsPerCharacter()]
     if bf16 is None: bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
     own = [follow(), LeaveNoTrace(), StopOnNaN(), *own_callbacks(model, L(cbs))]
-    if world_size() > 1 and not any(isinstance(cb, Distributed) for cb in L(cbs)):
-        own.append(Distributed())
     if clip: own.append(GradientClip(clip))
     if bf16: own.append(MixedPrecision('bf16'))
     learn = Learner(dls, model, loss_func=TokenLoss(), opt_func=opt_func,
@@ -286,7 +286,9 @@ class StopOnNaN(Callback):
 
     def look(self):
         "Raise for the first of the losses seen that is no number."
-        losses,self.seen = torch.stack(self.seen).tolist() if self.seen else [], []
+        if not self.seen: return
+        losses = summed(torch.stack(self.seen)).tolist()            # of all processes
+        self.seen = []
         k = next((k for k,x in enumerate(losses, 1) if not math.isfinite(x)), None)
         if k is None: return
         late = len(losses) - k

@@ -96,7 +96,7 @@ class RelativeScore(Score):
         dqu,dqv = dS @ k, torch.einsum('bhcij,hjk->bhcik', dX, r)
         dr = torch.einsum('bhcij,bhcik->hjk', dX, q+v)
         du,dv = (x.sum((0,3), keepdim=True)[0] for x in (dqu,dqv))           # [h,1,1,k]
-        return dqu+dqv, dS.mT @ (q+u), dr, du, dv
+        return dqu+dqv, (dS.mT, q+u), dr, du, dv
 
 def _unshifted(dS): # [b,h,c,B,W] to [b,h,c,B,W+1]
     "The gradient of what the shift was a view of."

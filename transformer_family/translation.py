@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from .attention import recorded
 from .core import (
     check_sizes, placed, shared_size, uncached, unwrap)
-from .data import END, PAD, START, Position
-from .downloads import watched
+from .data import END, PAD, START, _UNUSED, Position
+from .downloads import waiting, watched
 from .generation import translate
 from .training import asked, costs, evaluating
 from .transformer import hide_tokens
@@ -59,9 +59,9 @@ def bpe_vocabulary(
     vocab.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     vocab.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    vocab.train_from_iterator(texts, trainers.BpeTrainer(
-        vocab_size=size, special_tokens=list(SPECIAL), initial_alphabet=alphabet,
-        show_progress=False))
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=list(SPECIAL),
+                                  initial_alphabet=alphabet, show_progress=False)
+    with waiting('learning a vocabulary'): vocab.train_from_iterator(texts, trainer)
     return vocab
 
 # %% ../nbs/07_translation.ipynb #fceb2a3f
@@ -103,7 +103,10 @@ def encode_pairs(
     "Sentences as tokens: the source with its end, the target with start and end."
     texts = [[*side] for side in zip(*pairs)]
     if not texts: raise ValueError("there are no pairs to encode")
-    src,tgt = ([e.ids for e in vocab.encode_batch(side)] for side in texts)
+    def ids(side):
+        parts = [side[a:a+1000] for a in range(0, len(side), 1000)]
+        return [e.ids for p in watched(parts, 'encoding') for e in vocab.encode_batch(p)]
+    src,tgt = map(ids, texts)
     coded = [(s+[END], [START]+t+[END]) for s,t in zip(src, tgt)]
     for i,(s,t) in enumerate(coded):
         side,n = max(('source',len(s)), ('target',len(t)-1), key=lambda x: x[1])
@@ -185,6 +188,7 @@ def __iter__(self:PairLoader):
         yield tuple(x.to(self.device) for x in self.batch_at(self.share(self.plan(p)[j])))
     self.after_iter()
 
+# %% ../nbs/07_translation.ipynb #7718f08b
 @patch
 def share(self:PairLoader, indices): # of the same kind
     "This process's items of a batch; one that does not count where there are too few."
@@ -209,9 +213,16 @@ def one_batch(self:PairLoader):
     finally: self._pos,self._resumed,self.fresh = state
 
 @patch
+def get_idxs(self:PairLoader):
+    "The items of an epoch in the order in which they come."
+    parts = (divmod(i, self.per_pass) for i in range(len(self)))
+    return [int(k) for p,j in parts for k in self.share(self.plan(p)[j])]
+
+@patch
 def new(self:PairLoader, dataset=None, cls=None, **kwargs):
     "A loader like this one, at its beginning, with some arguments changed."
     args = {**self.config, 'device': self.device, **kwargs}
+    for k in (*_UNUSED, 'get_idxs'): args.pop(k, None)      # fastai's, no meaning here
     return (cls or type(self))(self.dataset if dataset is None else dataset, **args)
 
 # %% ../nbs/07_translation.ipynb #fcde7b55
@@ -246,7 +257,7 @@ def translate_text(
     coded = [e.ids + [END] for e in vocab.encode_batch(texts)]
     order,out = sorted(range(len(texts)), key=lambda i: len(coded[i])), [None]*len(texts)
     device = next(unwrap(model).parameters()).device
-    for a in range(0, len(order), bs):
+    for a in watched(range(0, len(order), bs), 'translating'):
         rows = [coded[i] for i in order[a:a+bs]]
         src,real = pad(rows, PAD), pad([[True]*len(r) for r in rows], False)
         got = translate(model, src.to(device), beam, real.to(device), **kwargs).tolist()

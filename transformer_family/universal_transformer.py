@@ -6,14 +6,14 @@ Docs: https://transformer-family.github.io/transformer_family/universal_transfor
 
 # %% auto #0
 __all__ = ['RULES', 'coordinates', 'Recurrence', 'mean_field', 'interpolate', 'Halting', 'Projected', 'Rows', 'collected',
-           'UniversalTransformerLM', 'ponder_losses', 'UniversalTransformer', 'Question', 'parse_babi', 'babi',
-           'depthwise', 'preceded', 'real_first', 'moved', 'SeparableConv', 'ConvEncoderLayer', 'ConvDecoderLayer']
+           'UniversalTransformerLM', 'ponder_losses', 'UniversalTransformer', 'displaced', 'Question', 'parse_babi',
+           'babi', 'depthwise', 'preceded', 'real_first', 'moved', 'SeparableConv', 'ConvEncoderLayer',
+           'ConvDecoderLayer']
 
 # %% ../nbs/40_universal_transformer.ipynb #f9477962
 import fnmatch
 import tarfile
 import zlib
-from copy import copy
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from fastcore.meta import delegates
 from torch import Tensor, nn
 
 from .adaptive_computation import (
-    Ponder, check_halting, check_penalty, ponder_cost)
+    Ponder, Tally, check_halting, check_penalty, ponder_cost)
 from .attention import (
     KV, Source, causal, extend, real_only, span_mask)
 from .core import (
@@ -158,34 +158,26 @@ def over(self:Recurrence, at, keep)->bool: # Halting
 # %% ../nbs/40_universal_transformer.ipynb #a8307a4f
 def mean_field(out, x, p):
     "A weighted sum of the states (Graves, Eq. 9)."
-    return out + p*x
+    return torch.addcmul(out, p, x)                           # out + p*x in one pass
 
 def interpolate(out, x, p):
     "Each step takes its share from the ones before (Dehghani et al., appendix C)."
-    return p*x + (1-p)*out
+    return torch.addcmul(out, p, x - out)                     # p*x + (1-p)*out
 
 RULES = dict(mean_field=mean_field, interpolate=interpolate)
 
 # %% ../nbs/40_universal_transformer.ipynb #5571b700
-class Halting:
-    "Where the positions stand: still running, sum of the halting values, N, R, output."
-    fields = 'run','total','steps','rest','out'
-    def __init__(self, stack, x):
-        self.stack,self.n,self.out = stack,0,torch.zeros_like(x)
-        self.total = self.rest = torch.zeros_like(x[...,0])
-        self.steps = torch.zeros_like(self.total, dtype=torch.long)
-        self.run = torch.ones_like(self.total, dtype=torch.bool)
+class Halting(Tally):
+    "Where the positions stand, and what has come out of them so far."
+    fields = *Tally.fields,'out'
+    def __init__(self, stack, x): # [b,t,d]
+        super().__init__(x[...,0], stack.epsilon, stack.n_layers)
+        self.stack,self.out = stack,torch.zeros_like(x)
 
     def add(self, h, x): # [b,t], [b,t,d]
         "Count a step that ended in the states x."
-        self.n += 1
-        full = self.total+h >= 1-self.stack.epsilon
-        last = self.run & (full | (self.n == self.stack.n_layers))
-        p = torch.where(last, 1-self.total, h) * self.run
+        p = super().add(h)
         self.out = RULES[self.stack.act](self.out, x, p[...,None])
-        self.steps,self.rest = self.steps + self.run, self.rest + p*last
-        self.total = torch.where(self.run, self.total+h, self.total)
-        self.run = self.run & ~last
 
 # %% ../nbs/40_universal_transformer.ipynb #c0f20001
 @patch
@@ -240,6 +232,7 @@ class Rows:
         row = torch.arange(len(run), device=run.device)[:,None]
         self.flat = self.at + self.t*row                     # in the batch as one list
         self.place = self.flat[self.real]
+        self.full = len(self.place) == len(run)*self.t
 
     def take(self, x): # [b,c,…] to [b,c',…]
         "These positions of what there is for the rows before."
@@ -248,7 +241,7 @@ class Rows:
 
     def put(self, x, new): # [b,t,…], [b,c,…] to [b,t,…]
         "Something new at these positions, in place."
-        if len(self.place) == len(x)*self.t: return new
+        if self.full: return new
         return x.flatten(0,1).index_copy_(0, self.place, new[self.real]).view_as(x)
 
 # %% ../nbs/40_universal_transformer.ipynb #388e16f6
@@ -256,7 +249,7 @@ class Rows:
 def mask(self:Rows, mask, s): # predicate or bool tensor, keys; to [b,h,c,s]
     "The rows of a mask for these positions."
     b,t = len(self.at),self.t
-    if mask is None or len(self.place) == b*t: return mask
+    if mask is None or self.full: return mask
     if not isinstance(mask, Tensor): mask = span_mask(mask, t, s, device=self.at.device)
     if mask.size(2) == 1: return mask
     each = mask.expand(b, -1, -1, -1).transpose(1,2)                  # [b,t,h,s]
@@ -285,9 +278,8 @@ def ended(self:Halting, rows)->tuple: # places in the batch [n]; N, R [n]; outpu
 @patch
 def goes_on(self:Halting, rows, *xs)->tuple: # Rows, Halting, xs; of what still runs
     "What is left of the rows after a step."
-    rows,at = Rows(self.run, rows),copy(self)
-    for n in self.fields: setattr(at, n, rows.take(getattr(self, n)))
-    return rows, at, *map(rows.take, xs)
+    rows = Rows(self.run, rows)
+    return rows, self.of(rows.take), *map(rows.take, xs)
 
 def collected(ended, b)->tuple: # [b,t,d], Ponder [b,t]
     "Outputs in the order of the batch: every position has ended once."
@@ -300,19 +292,22 @@ def collected(ended, b)->tuple: # [b,t,d], Ponder [b,t]
 def packed(self:Recurrence, x, S, pasts, mask, source, keep)->tuple: # [b,t,d]; …; Ponder
     "Steps for the positions that have not halted, and none when all have."
     at,times,S = self.halting(self, x),self.times(x),S.expand_as(x)
-    kv,rows = Projected(self.layer.attn, x+S, times),Rows(at.run)
-    seen,left,ended = None,[],[]
+    attn,rows,u,kv = self.layer.attn,Rows(at.run),x + S,None
+    halted,seen,left,ended = False,None,[],[]
     for n,past in enumerate(pasts):
+        if halted and keep is nothing and not at.run.any(): break
+        if n and rows.c:
+            u = x + S
+            if kv: kv.change(u, rows)
+            elif halted: kv = Projected(attn, u, times)
+            if halted: rows,at,u,S = at.goes_on(rows, u, S)
         own,seen = (past or (None,seen)) if self.looks() else (past,None)
-        keys = extend(own, kv.at(n))
+        z = u + times[n]
+        keys = extend(own, kv.at(n) if kv else attn.keys_values(z))
         if rows.c:
-            z = x + S + times[n]
             x,seen = self.some(z, rows, keys, mask, source, seen)
-            at.add(at.halt(z, x), x)
-            kv.change(x + S, rows)
-            ended.append(at.ended(rows))
-            rows,at,x,S = at.goes_on(rows, x, S)
-        elif keep is nothing: break
+            at.add(at.halt(z, x), x); halted = not at.run.all()
+            if halted: ended.append(at.ended(rows))
         past = (keys,seen) if self.looks() else keys
         left.append(past if keep is None else keep(past))
     out,ponder = collected(ended, len(x))
@@ -416,15 +411,21 @@ class UniversalTransformer(nn.Module):
 
 # %% ../nbs/40_universal_transformer.ipynb #e85716df
 @patch
-def encoded(self:UniversalTransformer, src, src_mask, start)->tuple: # [b,s,d], Ponder
+def encoded(self:UniversalTransformer, src, src_mask, shift)->tuple: # [b,s,d], Ponder
     "The encoder's states after its last step."
     check_tokens(src, self.src_vocab, 'source tokens')
     real,s = real_tokens(src, src_mask, Past(0, None)),src.size(1)
     x = self.dropout(self.src_embed(src))
-    S = self.positions(torch.zeros_like(x), start + places(real, 0, s))
+    S = self.positions(torch.zeros_like(x), displaced(shift, places(real, 0, s), s))
     x,_,ponder = self.encoder(x, S, mask=real_only(None, real, s), keep=nothing,
                               real=real)
     return x, ponder
+
+def displaced(shift, start, t): # [b,1] or None; position of the first, or [b,t]
+    "Where t positions are when each row is moved by its own offset."
+    if shift is None: return start
+    if not isinstance(start, Tensor): start = start + torch.arange(t, device=shift.device)
+    return start + shift
 
 # %% ../nbs/40_universal_transformer.ipynb #ade7ef51
 @patch
@@ -439,18 +440,24 @@ def forward(self:UniversalTransformer,
     "Scores of the target token after each position; in training also the ponder costs."
     check_tokens(tgt, self.vocab_size, 'target tokens')
     (start,layers,_),source,pondered = as_past(past),None,None
-    shift = int(torch.randint(self.offset+1, ())) if self.training and self.offset else 0
+    shift = self.drawn(tgt)
     if past is None:
         x,pondered = self.encoded(src, src_mask, shift)
         source = Source(x, src_mask)
     x = self.dropout(self.embed(tgt))
-    S = self.positions(torch.zeros_like(x), start+shift)
+    S = self.positions(torch.zeros_like(x), displaced(shift, start, tgt.size(1)))
     keep = nothing if self.training or not cache else None
     x,layers,ponder = self.decoder(x, S, layers, causal, source, keep)
     left = None if keep else Past(start + tgt.size(1), layers)
     return outcome(self.head, x, left, targets, self.costs(pondered, src_mask, ponder))
 
 # %% ../nbs/40_universal_transformer.ipynb #6c775c2a
+@patch
+def drawn(self:UniversalTransformer, tokens): # [b,1], or None
+    "A random offset for each row, in training."
+    if not (self.training and self.offset): return
+    return torch.randint(self.offset+1, (len(tokens),1), device=tokens.device)
+
 @patch
 def costs(self:UniversalTransformer, encoder, src_mask, decoder)->dict:
     "Ponder costs of both sides, in training."
@@ -465,7 +472,7 @@ def ponder_times(self:UniversalTransformer,
     src_mask:Tensor=None # bool [b,s], True for a real token
 )->Tensor: # [b,s]
     "How many steps each position of a source took."
-    with evaluating(self): ponder = self.encoded(src, src_mask, 0)[1]
+    with evaluating(self): ponder = self.encoded(src, src_mask, None)[1]
     if ponder is None: return torch.full_like(src, self.encoder.n_layers).long()
     return ponder.steps
 
