@@ -1,5 +1,8 @@
 """Environments of gymnasium, minigrid and popgym through the same rollouts; skipped where a package is missing."""
+import json
+import re
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -79,3 +82,27 @@ def test_an_environment_that_raises_is_a_sentence():
         next(iter(dl))
     said = 'SyncVectorEnv raised RuntimeError after 0 frames: the simulator ran out of memory'
     assert mendable(e.value) and sentence(e.value) == said
+
+
+def test_the_opening_table_is_what_the_runs_gave():
+    "The worst and the best seed of each core, and the two T-mazes, as the stored outputs say."
+    path = Path(__file__).parents[1]/'nbs/51_reinforcement_learning.ipynb'
+    cells = json.loads(path.read_text(encoding='utf-8'))['cells']
+    opening = next(''.join(c['source']) for c in cells if '| RepeatPrevious' in ''.join(c['source']))
+    shown = [o for c in cells for o in c.get('outputs', [])]
+    text = ''.join(''.join(o.get('text') or o['data'].get('text/markdown', '')) + '\n' for o in shown)
+
+    def seeds(name):
+        last = re.search(rf'^\| {name} \|.*\| ([\d. ·-]+) \|$', text, re.M)[1]
+        return [float(x) for x in last.split(' · ')]
+
+    def row(head):
+        return [float(x) for x in re.findall(r'(?<=\| )-?\d\.\d+', opening[opening.index(f'| {head}'):].splitlines()[0])]
+
+    cores = [seeds(n) for n in ('GTrXL', 'TrXL-I', 'TrXL', 'LSTM', 'memoryless')]
+    assert all(len(s) == 3 for s in cores)
+    assert row('RepeatPrevious(4), worst seed')[:5] == [min(s) for s in cores]
+    assert row('RepeatPrevious(4), best seed')[:5] == [max(s) for s in cores]
+    assert row('T-maze of 40')[:2] == [min(seeds('memory 48')), max(seeds('memory 24'))]
+    small = re.search(r'GTrXL ([\d.]+), without memory ([\d.]+)', text)
+    assert row('T-maze of 10')[:2] == [float(x) for x in small.groups()]

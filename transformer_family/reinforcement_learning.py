@@ -344,7 +344,6 @@ def remember(self:Rollouts, obs, starts):
 # %% ../nbs/51_reinforcement_learning.ipynb #a4f5735b
 class EnvironmentFailed(RuntimeError):
     "An environment raised in the middle of a rollout."
-    mendable = True                     # a command says it in a sentence
 
 @patch
 def advance(self:Rollouts, actions, past):
