@@ -148,12 +148,17 @@ def share_parameters(
     "Leave to each process its part of every layer; before there is an optimiser."
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
-    mesh = init_device_mesh(next(model.parameters()).device.type, (world_size(),))
+    kind = next(model.parameters()).device.type
+    if kind == 'cpu' and not hasattr(torch.cpu.Stream, 'record_event'):
+        raise ValueError(f"torch {torch.__version__} cannot share out parameters on the "
+                         f"CPU: use a later version")
+    mesh = init_device_mesh(kind, (world_size(),))
     for layers in model.modules():
         if isinstance(layers, nn.ModuleList):
             for layer in layers: fully_shard(layer, mesh=mesh)
     return fully_shard(model, mesh=mesh)
 
+# %% ../nbs/04e_ranks.ipynb #6886b31b
 def _is_part(t): return hasattr(t, 'full_tensor')                   # a DTensor
 
 def whole(
