@@ -123,10 +123,10 @@ def printed(part):
 def test_the_table_at_the_beginning():
     "What the chapter says first is what its cells printed."
     says = rows(next(''.join(c['source']) for c in STORED if 'What the chapter measures' in ''.join(c['source'])))
-    tables = rows(printed("table(('copy','reverse')")), rows(printed("table(('sums',)"))
+    tables = [rows(printed(f"table(('{t}',)")) for t in ('copy', 'reverse', 'sums')]
     for label, table, place, which in (('copies of 11 to 20', 0, 2, 1), ('symbols of copies', 0, 3, 0),
-                                       ('reversing up to 10', 0, 4, 1), ('symbols of 11 to 20', 0, 5, 0),
-                                       ('digits of sums', 1, 3, 0)):
+                                       ('reversing up to 10', 1, 1, 1), ('symbols of 11 to 20', 1, 2, 0),
+                                       ('digits of sums', 2, 3, 0)):
         said = next(v for k, v in says.items() if k.startswith(label))
         for name, text in zip(('Universal', 'Transformer', 'LSTM'), said, strict=True):
             assert text.split()[0] == tables[table][name][place].split(' · ')[which], (label, name)
