@@ -156,7 +156,8 @@ def share_parameters(
     for layers in model.modules():
         if isinstance(layers, nn.ModuleList):
             for layer in layers: fully_shard(layer, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
+    # an evaluation has no backward pass, so the forward pass gives back what it gathered
+    return fully_shard(model, mesh=mesh, reshard_after_forward=True)
 
 # %% ../nbs/04e_ranks.ipynb #6886b31b
 def _is_part(t): return hasattr(t, 'full_tensor')                   # a DTensor

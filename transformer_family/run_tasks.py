@@ -28,6 +28,7 @@ from .data import (
     Images, bz2_bits, corpora, corpus, fingerprint, image_set, image_sources, lm_dls,
     pair_sources, pairs, read_corpus, unigram_entropy)
 from .gated_transformer_xl import GTrXL
+from .downloads import waiting
 from .generation import generate_text
 from .image_transformer import image_dls, image_learner, sample_images
 from .images import bits_per_dim, shrink, write_png_grid
@@ -312,8 +313,9 @@ def evaluate(self:TextTask, model,
 def generate(self:TextTask, model, prompt='The ', n=400, temperature=.8, top_k=None,
              top_p=None, seed=None)->str:
     "A continuation of the prompt."
-    return generate_text(model, prompt, n, temperature=temperature, top_k=top_k,
-                         top_p=top_p, generator=seeded(model, seed))
+    with waiting('generating'):
+        return generate_text(model, prompt, n, temperature=temperature, top_k=top_k,
+                             top_p=top_p, generator=seeded(model, seed))
 
 # %% ../nbs/65_run_tasks.ipynb #5994e244
 @patch
@@ -512,10 +514,11 @@ def evaluate(self:PictureTask, model, data=None)->dict:
 # %% ../nbs/65_run_tasks.ipynb #d7c849fa
 def picture_grid(model, n, data, **kwargs)->tuple: # pictures, columns of their grid
     "Samples; where pictures are given, each between its source and the original."
-    if model.source is None: return sample_images(model, n, **kwargs), None
+    if model.source is None:
+        with waiting('generating'): return sample_images(model, n, **kwargs), None
     x = image_set(data).test.x
     x = x[torch.arange(n) % len(x)]; given = shrink(x, model.source[:2])
-    out = sample_images(model, n, source=given, **kwargs).cpu()
+    with waiting('generating'): out = sample_images(model, n, source=given, **kwargs).cpu()
     for i in (1,2): given = given.repeat_interleave(x.size(i)//given.size(i), i)
     return torch.stack([given, out, x], 1).flatten(0,1), 3*max(1, round((n/3)**.5))
 
