@@ -65,7 +65,8 @@ def one_sentence(f):
     def _f(*args, debug=False, **kwargs):
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, 'reconfigure'): stream.reconfigure(errors='replace')
-        stop = signal.default_int_handler
+        asked = []
+        def stop(*args): asked.append(True); raise KeyboardInterrupt
         signal.signal(signal.SIGTERM, stop)                     # as Ctrl-C does
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
             signal.signal(signal.SIGINT, stop)
@@ -73,6 +74,7 @@ def one_sentence(f):
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except (Exception, KeyboardInterrupt) as e:
+            if asked and isinstance(e, Exception): e = KeyboardInterrupt()  # in an import
             stopped = isinstance(e, KeyboardInterrupt)
             if debug or not (stopped or mendable(e)): raise
             if os.environ.get('RANK', '0') == '0':         # several processes: once

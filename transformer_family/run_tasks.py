@@ -518,7 +518,8 @@ def picture_grid(model, n, data, **kwargs)->tuple: # pictures, columns of their 
         with waiting('generating'): return sample_images(model, n, **kwargs), None
     x = image_set(data).test.x
     x = x[torch.arange(n) % len(x)]; given = shrink(x, model.source[:2])
-    with waiting('generating'): out = sample_images(model, n, source=given, **kwargs).cpu()
+    with waiting('generating'):
+        out = sample_images(model, n, source=given, **kwargs).cpu()
     for i in (1,2): given = given.repeat_interleave(x.size(i)//given.size(i), i)
     return torch.stack([given, out, x], 1).flatten(0,1), 3*max(1, round((n/3)**.5))
 
