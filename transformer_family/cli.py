@@ -59,22 +59,26 @@ def sentence(
     return text.rpartition(':\n\t')[2].replace('\n', ' ')   # after fastai's callback
 
 # %% ../nbs/70_cli.ipynb #5f341efd
+def _stop(sig, frame):
+    "Raise `KeyboardInterrupt`; within an import, which may swallow it, end at once."
+    while frame and frame.f_code.co_name != '_find_and_load': frame = frame.f_back
+    if not frame: raise KeyboardInterrupt
+    print(f'{Path(sys.argv[0]).stem}: interrupted', file=sys.stderr, flush=True)
+    os._exit(130)
+
 def one_sentence(f):
     "At a prompt, errors a user can mend become one line on stderr."
     @wraps(f)
     def _f(*args, debug=False, **kwargs):
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, 'reconfigure'): stream.reconfigure(errors='replace')
-        asked = []
-        def stop(*args): asked.append(True); raise KeyboardInterrupt
-        signal.signal(signal.SIGTERM, stop)                     # as Ctrl-C does
+        signal.signal(signal.SIGTERM, _stop)                    # as Ctrl-C does
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-            signal.signal(signal.SIGINT, stop)
+            signal.signal(signal.SIGINT, _stop)
         try: out = f(*args, **kwargs); sys.stdout.flush(); return out
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except (Exception, KeyboardInterrupt) as e:
-            if asked and isinstance(e, Exception): e = KeyboardInterrupt()  # in an import
             stopped = isinstance(e, KeyboardInterrupt)
             if debug or not (stopped or mendable(e)): raise
             if os.environ.get('RANK', '0') == '0':         # several processes: once
