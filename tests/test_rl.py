@@ -97,7 +97,8 @@ def test_the_opening_table_is_what_the_runs_gave():
         return [float(x) for x in last.split(' · ')]
 
     def row(head):
-        return [float(x) for x in re.findall(r'(?<=\| )-?\d\.\d+', opening[opening.index(f'| {head}'):].splitlines()[0])]
+        row = opening[opening.index(f'| {head}'):].splitlines()[0]
+        return [float(x) for x in re.findall(r'(?<=\| )-?\d\.\d+', row)]
 
     cores = [seeds(n) for n in ('GTrXL', 'TrXL-I', 'TrXL', 'LSTM', 'memoryless')]
     assert all(len(s) == 3 for s in cores)
