@@ -141,7 +141,9 @@ class Tally:
         return new
 
 @patch
-def tally(self:ACT, x): return Tally(x[:,0], self.epsilon, self.max_steps)
+def tally(self:ACT, x):
+    "That of all rows, before the first step."
+    return Tally(x[:,0], self.epsilon, self.max_steps)
 
 # %% ../nbs/11_adaptive_computation.ipynb #9d10ae2c
 @patch
