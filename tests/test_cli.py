@@ -685,7 +685,8 @@ except KeyboardInterrupt: pass
 def test_an_import_that_swallows_an_interruption(tmp_path):
     "Some libraries catch Ctrl-C while they are imported and go on, or fail in their own words."
     (tmp_path / 'stubborn.py').write_text(STUBBORN)
-    code = "from transformer_family.cli import one_sentence; one_sentence(lambda: __import__('stubborn'))(); print(1)"
+    code = ("from transformer_family.console import one_sentence\n"
+            "one_sentence(lambda: __import__('stubborn'))(); print(1)")
     done = subprocess.run([sys.executable, '-c', code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 130 and 'interrupted' in done.stderr and not done.stdout, done
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from transformer_family.cli import mendable, sentence
+from transformer_family.console import mendable, sentence
 from transformer_family.gated_transformer_xl import GTrXL
 from transformer_family.reinforcement_learning import (
     EnvironmentFailed,
