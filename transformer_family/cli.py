@@ -115,8 +115,6 @@ def go_on(device, resume, model=None, **given):
         raise ValueError(f"--resume goes on with the run as it was begun: leave out --"
                          f"{odd[0].replace('_','-')} {given[odd[0]]}, or start a new run")
     if not resume: raise ValueError("--resume needs the folder of a run, got ''")
-    if {'steps','minutes'} <= {*given}:
-        raise ValueError("give --steps or --minutes, not both")
     if model is not None and model_named(model) != named(resume):
         raise ValueError(f"the run in {resume} trains {named(resume)}, not {model}")
     with Run(resume) as run: return run.resume(device, **given).finish()

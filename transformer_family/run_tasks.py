@@ -80,6 +80,8 @@ def checked(cls:Task, run, where='the settings')->dict:
             raise ValueError(f"{where}: {k} must be {says}, got {str(x)[:80]!r}")
     sizes = 'steps','batch_size','seq_len','eval_tokens'
     check_sizes(**{k: run.get(k) for k in sizes})
+    if None not in (run.get('steps'), run.get('minutes')):
+        raise ValueError("give steps or minutes, not both")
     if not 0 <= run['seed'] < 2**63:
         raise ValueError(f"seed must be in 0…2⁶³−1, got {run['seed']}")
     for k in ('lr','minutes'):
@@ -95,14 +97,12 @@ def settings(cls:Task,
     "The settings of a new run: what is given, and what is usual for the rest."
     usual = cls.usual['cpu' if device.type == 'cpu' else 'cuda']
     given = {k: x for k,x in given.items() if x is not None}
-    if 'steps' in given and 'minutes' in given:
-        raise ValueError("give --steps or --minutes, not both")
     known = *NEEDS,*MAY,*cls.own,*cls.types
     if odd := [k for k in given if k not in known and given[k] is not False]:
         raise ValueError(f"{cls.what} has no {odd[0]} to choose, got {given[odd[0]]!r}")
     run = {k: usual[k] for k in known if k in usual} | {
         k: x for k,x in given.items() if k in known}
-    if 'minutes' in given: run['steps'] = None
+    if 'minutes' in given: run['steps'] = given.get('steps')
     run['data'] = cls.place(run['data'])
     return cls.checked(run | dict(task=cls.__name__, fingerprint=''))
 
