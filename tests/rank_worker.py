@@ -44,6 +44,7 @@ from transformer_family.translation import (  # noqa: E402
 STEPS = 50
 SMALL = dict(d_model=16, n_layers=2, n_heads=2, dropout=0.)
 place = dict(device='cpu')
+SHARES = hasattr(torch.cpu.Stream, 'record_event')      # can this torch share out parameters on the CPU?
 
 
 def text(n=2000, seed=0):
@@ -213,9 +214,11 @@ def everything(folder):
     out = {name: summary(fit(make())) for name, make in LEARNERS.items()} | {'wrapped': wrapped(folder)}
     if not together():
         return out
-    halves = {name: LEARNERS[name] for name in ('memory', 'pairs', 'pictures')} | {'parted': shared_out}
+    halves = {name: LEARNERS[name] for name in ('memory', 'pairs', 'pictures')}
+    if SHARES:
+        halves['parted'], out['parted'] = shared_out, parted(folder/'whole')
     return out | {'broken off': {name: broken_off(make, folder/name) for name, make in halves.items()},
-                  'clock': by_the_clock(), 'parted': parted(folder/'whole')}
+                  'clock': by_the_clock()}
 
 
 if __name__ == '__main__':

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import rank_worker
 from tests.util import ROOT
 from transformer_family.core import rank, world_size
 
@@ -39,7 +40,6 @@ def finish(p, limit=400):
 @pytest.fixture(scope='module')
 def runs(tmp_path_factory):
     "What one process does, and what each of two does."
-    from tests import rank_worker
     assert (rank(), world_size()) == (0, 1)
     folder = tmp_path_factory.mktemp('ranks')
     (folder/'one').mkdir()
@@ -85,7 +85,10 @@ def test_each_process_reads_its_half(runs, name):
             assert parts[0] + parts[1] == batch
 
 
-@pytest.mark.parametrize('name', ['memory', 'pairs', 'pictures', 'parted'])
+shares = pytest.mark.skipif(not rank_worker.SHARES, reason='this torch cannot share out parameters on the CPU')
+
+
+@pytest.mark.parametrize('name', ['memory', 'pairs', 'pictures', pytest.param('parted', marks=shares)])
 def test_stopped_by_one_process_and_gone_on_with(runs, name):
     "The last rank alone is asked to stop; all stop behind step 17, and go on as if nothing had been."
     want = runs[0]['text' if name == 'parted' else name]['losses']
@@ -101,6 +104,7 @@ def test_minutes_end_at_one_step(runs):
     assert two['rates'][0] == two['rates'][1] and len(two['rates'][0]) == two['steps'][0]
 
 
+@shares
 def test_parameters_that_are_shared_out(runs):
     one, two = runs[0]['text'], [r['parted'] for r in runs[1]]
     for got in two:
@@ -163,6 +167,7 @@ def kill(p):
     finish(p)
 
 
+@shares
 @pytest.mark.skipif(sys.platform != 'linux', reason='looks for processes in /proc')
 def test_parameters_shared_out_at_a_prompt(tmp_path):
     "Two processes share them out and are killed; one goes on, judges and writes, since a checkpoint is whole."
@@ -185,7 +190,7 @@ def test_parameters_shared_out_at_a_prompt(tmp_path):
 @pytest.mark.skipif(sys.platform != 'linux', reason='looks for processes in /proc')
 def test_killed_under_torchrun_and_resumed(tmp_path):
     "In single precision, so the curves part slowly; what was killed goes on in step."
-    from transformer_family.cli import tfam_train
+    from transformer_family.cli import tfam_eval, tfam_generate, tfam_train
     args = ['transformer_family', 'train']
     p = start(*args, 'transformer-xl', *TINY, '--batch-size', 4, '--out', 'run', cwd=tmp_path)
     run = tmp_path/'run'
@@ -201,3 +206,8 @@ def test_killed_under_torchrun_and_resumed(tmp_path):
     assert list(got) == list(alone) == list(range(1, 61))
     assert [*got.values()] == pytest.approx([*alone.values()], rel=1e-3)
     assert math.isfinite(want.results['bits per character'])
+    asked = start('transformer_family', 'eval', 'run', '--json', 'n.json', cwd=tmp_path)
+    out = finish(start('transformer_family', 'generate', 'run', '--n', 9, '--temperature', 0, cwd=tmp_path))
+    assert out.count(tfam_generate(run, n=9, temperature=0.)) == 1 and 'Error' not in out, out
+    assert (finish(asked), asked.returncode)[1] == 0
+    assert json.loads((tmp_path/'n.json').read_text()) == tfam_eval(run)

@@ -119,6 +119,7 @@ def go_on(device, resume, model=None, **given):
         raise ValueError(f"the run in {resume} trains {named(resume)}, not {model}")
     with Run(resume) as run: return run.resume(device, **given).finish()
 
+# %% ../nbs/70_cli.ipynb #159dfc17
 @command(pos=['model'])
 def tfam_train(
     model:str=None, # Which model (default: transformer); tfam-models lists them
@@ -168,6 +169,7 @@ def opened(
     if getattr(model, 'size', None) is not None: data = 'digits'      # any pictures
     return task_of(type(model), data)({}, folder), model
 
+# %% ../nbs/70_cli.ipynb #eee9d900
 @command
 def tfam_generate(
     run:str, # Folder of a run, or of a saved model
@@ -184,10 +186,11 @@ def tfam_generate(
     device:str=None # cpu, cuda, … (default: CUDA if there is one)
 ):
     "Let a trained model continue a text, translate standard input, or draw pictures."
-    given = dict(locals()); task,model = opened(given.pop('run'),
-                                                pick_device(given.pop('device')))
+    given = dict(locals()); run,device = given.pop('run'), pick_device(given.pop('device'))
+    from transformer_family.runs import say
+    task,model = opened(run, device)
     made = chosen(partial(task.generate, model), task, given)
-    print(made); return made
+    say(made); return made
 
 # %% ../nbs/70_cli.ipynb #46800b90
 @command

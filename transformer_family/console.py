@@ -163,7 +163,9 @@ def pick_device(
 # %% ../nbs/69_console.ipynb #69c00015
 def show(results, path=None)->None:
     "Print numbers by name, or write them as json; `-` is standard output."
+    from transformer_family.core import rank
     from transformer_family.saving import write_atomic
+    if rank(): return                                # several processes: once
     text = js.dumps(results, indent=2)
     if path not in (None, '-'): write_atomic(path, text + '\n')
     if path == '-': print(text)

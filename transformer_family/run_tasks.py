@@ -27,8 +27,8 @@ from .core import (
 from .data import (
     Images, bz2_bits, corpora, corpus, fingerprint, image_set, image_sources, lm_dls,
     pair_sources, pairs, read_corpus, unigram_entropy)
-from .gated_transformer_xl import GTrXL
 from .downloads import waiting
+from .gated_transformer_xl import GTrXL
 from .generation import generate_text
 from .image_transformer import image_dls, image_learner, sample_images
 from .images import bits_per_dim, shrink, write_png_grid
@@ -106,6 +106,7 @@ def settings(cls:Task,
     run['data'] = cls.place(run['data'])
     return cls.checked(run | dict(task=cls.__name__, fingerprint=''))
 
+# %% ../nbs/65_run_tasks.ipynb #e9ad386c
 @patch(cls_method=True)
 def place(cls:Task, data)->str:
     "A name as it is; a path from the root on, so that it means the same elsewhere."
@@ -209,7 +210,9 @@ def with_tokens(self:Task, tokens:int)->Task:
     return self
 
 @patch
-def per_item(self:Task): return 1
+def per_item(self:Task):
+    "Tokens that an item has."
+    return 1
 
 @patch
 def judged(self:Task, results:dict)->float:
@@ -295,6 +298,7 @@ def loaders(self:TextTask, model):
 
 @patch
 def learner(self:TextTask, model, cbs):
+    "A Learner of streams."
     return lm_learner(self.loaders(model), model, lr=self.run['lr'], cbs=cbs)
 
 @patch
@@ -370,7 +374,9 @@ class PairsTask(Task):
 
 # %% ../nbs/65_run_tasks.ipynb #c4f1a1cf
 @patch(as_prop=True)
-def files(self:PairsTask): return {'vocabulary.json': self.vocab.to_str()}
+def files(self:PairsTask):
+    "What stands beside the model: the vocabulary."
+    return {'vocabulary.json': self.vocab.to_str()}
 
 @patch
 def model(self:PairsTask):
@@ -501,6 +507,7 @@ def loaders(self:PictureTask, model):
 
 @patch
 def learner(self:PictureTask, model, cbs):
+    "A Learner of pictures."
     return image_learner(self.loaders(model), model, lr=self.run['lr'], cbs=cbs)
 
 @patch
@@ -523,6 +530,7 @@ def picture_grid(model, n, data, **kwargs)->tuple: # pictures, columns of their 
     for i in (1,2): given = given.repeat_interleave(x.size(i)//given.size(i), i)
     return torch.stack([given, out, x], 1).flatten(0,1), 3*max(1, round((n/3)**.5))
 
+# %% ../nbs/65_run_tasks.ipynb #67d608fb
 @patch
 def generate(self:PictureTask, model, n=64, temperature=.8, top_k=None, top_p=None,
              seed=None, y=None, data=None, out=None)->str:
@@ -590,6 +598,7 @@ def model(self:AgentTask):
     core = partial(entry(self.run['name'])[0], **{'mem_len': self.run['seq_len'], **args})
     return agent_for(self.data, core, d_model)
 
+# %% ../nbs/65_run_tasks.ipynb #918ef349
 class ScoreLines(Lines):
     "Where no terminal shows a progress bar, a line for every tenth rollout."
     def after_epoch(self):
@@ -628,6 +637,7 @@ def evaluate(self:AgentTask, agent,
     if self.folder: write_gif(self.folder/'episode.gif', play(env, agent, seed))
     return {'episodes': 100, 'score': mean_return(env, agent, seed=seed)}
 
+# %% ../nbs/65_run_tasks.ipynb #d6f47da7
 @patch
 def generate(self:AgentTask, agent):
     "An agent writes nothing."
