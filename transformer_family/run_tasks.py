@@ -59,7 +59,8 @@ OWN = dict(seq_len='int', split='str', by_class='bool')       # of some tasks
 class Task:
     "What a run trains on and is judged by; the text, the pairs and the pictures derive."
     what,unit,bits = 'a text','character','bits per character'
-    own,files,least = (),{},1            # settings of its own; items to judge by
+    own,files = (),{}                    # settings of its own; files beside the model
+    least,reads = 1,1                    # items to judge by, and how often each is read
     known,types = {},{}                  # data by name; settings only this task has
     def __init__(self,
         run:dict, # settings
@@ -199,7 +200,8 @@ def enough(self:Task,
 ): # items; None: all
     "How many items to judge by."
     if tokens := self.run.get('eval_tokens'): return max(1, tokens//size)
-    return None if data is not None else self.tenth(self.length())
+    if data is not None: return None
+    return max(self.least, self.tenth(self.length())//self.reads)
 
 # %% ../nbs/65_run_tasks.ipynb #256ad082
 @patch
@@ -273,7 +275,7 @@ class TextTask(Task):
     "A language model on a text."
     usual = {'cpu': dict(data='pydoc', steps=1400, batch_size=16, seq_len=128, lr=4e-3),
              'cuda': dict(data='pydoc', steps=4000, batch_size=64, seq_len=128, lr=4e-3)}
-    own,least,known = ('seq_len',),2,corpora
+    own,least,reads,known = ('seq_len',),2,2,corpora
     def read(self): return corpus(self.run['data'])
     def fingerprint(self): return fingerprint(self.data)
     def size(self): return f"{len(self.data.train):,} characters of {self.run['data']}"
