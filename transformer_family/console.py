@@ -67,7 +67,7 @@ def out_of_memory(e)->bool:
 def mendable(e)->bool:
     "Is an exception one that a user can do something about?"
     if isinstance(e, (ValueError, OSError, FloatingPointError)): return True
-    reported = isinstance(e, RuntimeError) and e.__cause__ is not None
+    reported = isinstance(e, (RuntimeError, ImportError)) and e.__cause__ is not None
     return reported or out_of_memory(e)
 
 def sentence(
@@ -105,6 +105,8 @@ def one_sentence(f):
     "At a prompt, errors a user can mend become one line on stderr."
     @wraps(f)
     def _f(*args, debug=False, **kwargs):
+        for n in ('stdout', 'stderr'):                 # None where a shell closed them
+            if getattr(sys, n) is None: setattr(sys, n, open(os.devnull, 'w'))
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, 'reconfigure'): stream.reconfigure(errors='replace')
         signal.signal(signal.SIGTERM, _stop)                    # as Ctrl-C does

@@ -36,7 +36,10 @@ def join_group()->bool: # whether this call did it
     cuda = torch.cuda.is_available()
     if cuda: torch.cuda.set_device(int(os.environ.get('LOCAL_RANK', rank())))
     backend = 'cpu:gloo,cuda:nccl' if cuda else 'gloo'
-    dist.init_process_group(backend, timeout=timedelta(hours=6))    # rank 0 may report
+    try: dist.init_process_group(backend, timeout=timedelta(hours=6))  # rank 0 may report
+    except ValueError as e:
+        raise ValueError(f"WORLD_SIZE says {world_size()} processes, but {e}: start with "
+                         f"torchrun, or unset it") from e
     return True
 
 @contextmanager

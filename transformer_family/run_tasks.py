@@ -167,8 +167,7 @@ def build(self:Task, device='cpu'):
         if n.startswith('n_') and isinstance(x, int) and x > 10_000:     # takes too long
             raise ValueError(f"{n} must be at most 10,000, got {x}")
     try:
-        with waiting('drawing up the model'), torch.random.fork_rng([]):
-            with torch.device('meta'): outline = self.model()
+        with torch.random.fork_rng([]), torch.device('meta'): outline = self.model()
         _check_room(outline, device)
         return self.model().to(device)
     except (TypeError, AttributeError) as e:
@@ -588,24 +587,38 @@ class AgentTask(Task):
     own,known = ('seq_len',),own_envs
     @classmethod
     def settings(cls, device, env=None, **given):
-        if env and given.get('data'): raise ValueError("give --env or --data, not both")
-        if given.get('eval_tokens'):
-            raise ValueError("an agent is judged by episodes, and has no eval_tokens")
+        if env is not None and given.get('data') is not None:
+            raise ValueError("give --env or --data, not both")
         if (n := world_size()) > 1:
             raise ValueError(f"an agent trains in one process, got {n} of them")
-        return super().settings(device, **{**given, **({'data': env} if env else {})})
+        if env is not None: given['data'] = env
+        return super().settings(device, **given)
 
     @classmethod
     def place(cls, data):
         if not data: raise ValueError("env needs a name, got ''")
-        return data
+        if data in cls.known or not (hint := did_you_mean(data, cls.known)): return data
+        raise ValueError(f"no environment {data}{hint}")
 
-    def read(self): return make_envs(*(self.run[k] for k in ('data','batch_size','seed')))
-    def fingerprint(self): return str(spaces(self.data))
-    def size(self): return f"{self.run['batch_size']} environments of {self.run['data']}"
+    @classmethod
+    def checked(cls, run, where='the settings'):
+        if not run.get('eval_tokens'): return super().checked(run, where)
+        raise ValueError("an agent is judged by episodes, and has no eval_tokens")
+
     def check_model(self, cls): super().check_model(GTrXL if cls is Agent else cls)
 
 # %% ../nbs/65_run_tasks.ipynb #5a385c05
+@patch
+def read(self:AgentTask):
+    return make_envs(*(self.run[k] for k in ('data','batch_size','seed')))
+
+@patch
+def fingerprint(self:AgentTask): return str(spaces(self.data))
+
+@patch
+def size(self:AgentTask):
+    return f"{self.run['batch_size']} environments of {self.run['data']}"
+
 @patch
 def model(self:AgentTask):
     "The untrained agent; its core remembers as much as a segment holds."
@@ -644,15 +657,20 @@ def evaluate(self:AgentTask, agent,
     data=None, # name of environments; None: the run's own
 )->dict:
     "The mean return of episodes; one is written as episode.gif into the run's folder."
-    name = data or self.run['data']; env,seed = _unseen(name, self.run)
+    name = self.run['data'] if data is None else self.place(data)
+    env,seed = _unseen(name, self.run)
     knows = agent.config['obs'],agent.config['n_actions']
     if spaces(env) != knows:
         raise ValueError(f"{name} has (observations, actions) {spaces(env)}, the agent "
                          f"knows {knows}")
-    if self.folder: write_gif(self.folder/'episode.gif', play(env, agent, seed))
+    if self.folder and os.access(self.folder, os.W_OK):
+        write_gif(self.folder/'episode.gif', play(env, agent, seed))
     return {'episodes': 100, 'score': mean_return(env, agent, seed=seed)}
 
 # %% ../nbs/65_run_tasks.ipynb #d6f47da7
+@patch
+def with_tokens(self:AgentTask, tokens): self.checked(dict(eval_tokens=tokens))
+
 @patch
 def generate(self:AgentTask, agent):
     "An agent writes nothing."

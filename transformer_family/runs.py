@@ -210,7 +210,8 @@ def before_fit(self:Checkpoint):
     on_first(self.take); self.watch.start(); self.written_at = self.watch.seconds
     if self.known: return
     part = self.folder.with_name(f'.{self.folder.name}.{os.getpid()}.part')
-    self.write(part)
+    try: self.write(part)
+    except BaseException: shutil.rmtree(part, ignore_errors=True); raise
     if rank() == 0: os.rename(part, self.folder)
     self.known = True
 
