@@ -340,7 +340,7 @@ def after_batch(self:Checkpoint):
     stop,late = any_rank(self.stop, now - self.written_at > self.within)
     last = self.iter + 1 == self.n_iter                        # then `after_epoch` writes
     if stop or (late or self.step % self.every == 0) and not last: self.write()
-    if stop: self.stop = False; raise KeyboardInterrupt
+    if stop: self.stop = False; self.after_fit(); raise KeyboardInterrupt
 
 @patch
 def after_epoch(self:Checkpoint):
