@@ -95,6 +95,7 @@ def test_stopped_by_one_process_and_gone_on_with(runs, name):
     for got in runs[1]:
         assert got['broken off'][name]['step'] == 17
         assert got['broken off'][name]['losses'] == pytest.approx(want, **NEAR)
+        assert got['broken off'][name]['random'] == dict(restored=True, own=True)
 
 
 def test_minutes_end_at_one_step(runs):
@@ -102,6 +103,10 @@ def test_minutes_end_at_one_step(runs):
     two = runs[1][0]['clock']
     assert len(set(two['steps'])) == 1 and two['steps'][0] > 5
     assert two['rates'][0] == two['rates'][1] and len(two['rates'][0]) == two['steps'][0]
+
+
+def test_what_the_first_meets_all_hear(runs):
+    assert [(r['refused'], r['first']) for r in runs[1]] == [('not here', 0)]*2
 
 
 @shares
@@ -207,7 +212,7 @@ def test_killed_under_torchrun_and_resumed(tmp_path):
     assert [*got.values()] == pytest.approx([*alone.values()], rel=1e-3)
     assert math.isfinite(want.results['bits per character'])
     asked = start('transformer_family', 'eval', 'run', '--json', 'n.json', cwd=tmp_path)
-    out = finish(start('transformer_family', 'generate', 'run', '--n', 9, '--temperature', 0, cwd=tmp_path))
-    assert out.count(tfam_generate(run, n=9, temperature=0.)) == 1 and 'Error' not in out, out
+    out = finish(start('transformer_family', 'generate', 'run', '--temperature', 0, cwd=tmp_path))      # --n is torchrun's
+    assert out.count(tfam_generate(run, temperature=0.)) == 1 and 'Error' not in out, out
     assert (finish(asked), asked.returncode)[1] == 0
     assert json.loads((tmp_path/'n.json').read_text()) == tfam_eval(run)
