@@ -38,7 +38,7 @@ def soft_mask(
     ramp:float # R
 )->Tensor: # in [0, 1]
     "1 up to distance z, then down to 0 at z + R (Sukhbaatar et al., 2019)."
-    return ((ramp + z - distance) / ramp).clamp(0, 1)
+    return ((ramp + z - distance) / ramp).clamp(max=1).relu_()
 
 # %% ../nbs/21_adaptive_span.ipynb #63618e92
 def _check_span(max_span, ramp, init=0.)->None:

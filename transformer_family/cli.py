@@ -139,7 +139,7 @@ def tfam_train(
     args:str=None, # Further arguments of the model, as NAME=VALUE with spaces between
     lr:float=None, # Peak learning rate (default: 4e-3, or 1e-3 for pairs)
     seed:int=None, # Of parameters, data order and sample (default: 0)
-    eval_tokens:int=None, # Tokens to judge by (default: a tenth of the training's)
+    eval_tokens:int=None, # Tokens to judge by (default: a tenth of the work in all)
     device:str=None, # cpu, cuda, … (default: CUDA if there is one)
     shard:bool=False, # Several processes: share out the parameters as well
     out:str=None, # Folder of the run; must be new (default: runs/MODEL)

@@ -59,7 +59,8 @@ OWN = dict(seq_len='int', split='str', by_class='bool')       # of some tasks
 class Task:
     "What a run trains on and is judged by; the text, the pairs and the pictures derive."
     what,unit,bits = 'a text','character','bits per character'
-    own,files,least = (),{},1            # settings of its own; items to judge by
+    own,files = (),{}                    # settings of its own; files beside the model
+    least,reads = 1,1                    # items to judge by, and how often each is read
     known,types = {},{}                  # data by name; settings only this task has
     def __init__(self,
         run:dict, # settings
@@ -199,7 +200,8 @@ def enough(self:Task,
 ): # items; None: all
     "How many items to judge by."
     if tokens := self.run.get('eval_tokens'): return max(1, tokens//size)
-    return None if data is not None else self.tenth(self.length())
+    if data is not None: return None
+    return max(self.least, self.tenth(self.length())//self.reads)
 
 # %% ../nbs/65_run_tasks.ipynb #256ad082
 @patch
@@ -215,9 +217,9 @@ def per_item(self:Task):
     return 1
 
 @patch
-def judged(self:Task, results:dict)->float:
-    "The number of an evaluation that training brings down."
-    return results[self.bits]
+def untrained(self:Task, model)->float:
+    "The number that training brings down, before it."
+    return self.evaluate(model)[self.bits]
 
 # %% ../nbs/65_run_tasks.ipynb #79bede67
 def write_figure(fig, path):
@@ -273,7 +275,7 @@ class TextTask(Task):
     "A language model on a text."
     usual = {'cpu': dict(data='pydoc', steps=1400, batch_size=16, seq_len=128, lr=4e-3),
              'cuda': dict(data='pydoc', steps=4000, batch_size=64, seq_len=128, lr=4e-3)}
-    own,least,known = ('seq_len',),2,corpora
+    own,least,reads,known = ('seq_len',),2,2,corpora
     def read(self): return corpus(self.run['data'])
     def fingerprint(self): return fingerprint(self.data)
     def size(self): return f"{len(self.data.train):,} characters of {self.run['data']}"
@@ -362,7 +364,7 @@ class PairsTask(Task):
              'cuda': dict(data='scan', steps=5000, batch_size=128, lr=1e-3, d_model=256,
                           n_layers=3)}
     what,unit,bits = 'a translation','token','bits per token'
-    own,known = ('seq_len','split'),pair_sources
+    own,reads,known = ('seq_len','split'),2,pair_sources
     def read(self): return pairs(self.run['data'], self.run.get('split'))
     def fingerprint(self): return fingerprint(self.data)
     def size(self): return f"{len(self.data.train):,} pairs of {self.run['data']}"
@@ -407,6 +409,17 @@ def test_pairs(self:PairsTask, data=None)->list:
     parts = pairs(data)
     return parts.test if data in pair_sources else [p for part in parts for p in part]
 
+@patch
+def judged_by(self:PairsTask, data=None)->list:
+    "As many pairs as there is work for."
+    test = self.test_pairs(data)
+    return test[:self.enough(data, len(test[0][1].split()) + 1)]
+
+@patch
+def untrained(self:PairsTask, model)->float:
+    "Bits per token; what an untrained model says is not worth reading."
+    return bits_per_token(model, self.vocab, self.judged_by())
+
 # %% ../nbs/65_run_tasks.ipynb #e2d14fa6
 @patch
 def evaluate(self:PairsTask, model,
@@ -414,15 +427,17 @@ def evaluate(self:PairsTask, model,
     beam:int=1 # hypotheses side by side
 )->dict:
     "How good translations are: exact ones, BLEU, and bits per token of the targets."
-    test = self.test_pairs(data)
-    test = test[:self.enough(data, len(test[0][1].split()) + 1)]
-    src,ref = zip(*test[:1000])
+    test = self.judged_by(data); n = min(1000, len(test))
+    if data is None and not self.run.get('eval_tokens'):    # a translation is more work
+        n = max(1, min(n, self.enough(None)//10))
+    src,ref = zip(*test[:n])
     self.translated = translate_text(model, self.vocab, src, beam)
     return {'pairs': len(test), 'translated': len(src),
             'exact': exact_match(self.translated, ref),
             'BLEU': bleu(self.translated, ref),
             'bits per token': bits_per_token(model, self.vocab, test)}
 
+# %% ../nbs/65_run_tasks.ipynb #cbd579af
 @patch
 def generate(self:PairsTask, model, prompt=None, n=None, beam=1)->str:
     "Translations, line by line; an empty line stays one."

@@ -496,7 +496,7 @@ def start(self:Run, task, device='cpu')->Run:
     torch.manual_seed(task.run['seed'])
     task.run['fingerprint'] = task.fingerprint()
     self.prepare(task, task.build(device))
-    task.run['untrained'] = task.judged(task.evaluate(self.model))
+    task.run['untrained'] = task.untrained(self.model)
     say(task.introduction(self.model, device))
     return self.fit()
 

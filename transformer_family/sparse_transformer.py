@@ -113,7 +113,7 @@ def connectivity(
 # %% ../nbs/30_sparse_transformer.ipynb #e118ba90
 def _rows(x, l, front=0):
     "[b,h,t,k] to [b,h,rows,l,k], padded in front and behind if need be."
-    back = -(front + x.size(2)) % l
+    back = (l - (front + x.size(2)) % l) % l
     if front or back: x = F.pad(x, (0, 0, front, back))
     return x.unflatten(2, (-1,l))
 
