@@ -27,7 +27,7 @@ from transformer_family.image_transformer import (  # noqa: E402
 )
 from transformer_family.images import bits_per_dim  # noqa: E402
 from transformer_family.ranks import Distributed, all_told, joined, together, whole  # noqa: E402
-from transformer_family.runs import Checkpoint, on_first, resume  # noqa: E402
+from transformer_family.runs import Checkpoint, on_first, read_history, resume  # noqa: E402
 from transformer_family.saving import load  # noqa: E402
 from transformer_family.schedules import Budget  # noqa: E402
 from transformer_family.training import BitsPerToken, bits_per_character, lm_learner, seq2seq_learner  # noqa: E402
@@ -161,7 +161,9 @@ def broken_off(make, folder):
         learn.remove_cb(learn.progress)
     with learn.no_logging():
         learn.fit(budget.epochs, budget.lr)
-    return dict(step=step, losses=first + summary(learn)['losses'], random=random)
+    losses = first + summary(learn)['losses']
+    left = [p.name for p in folder.parent.glob('.*.part')]                  # one process writes
+    return dict(step=step, losses=losses, random=random, left=left, rows=len(read_history(folder/'history.csv')))
 
 
 def refused():

@@ -96,6 +96,7 @@ def test_stopped_by_one_process_and_gone_on_with(runs, name):
         assert got['broken off'][name]['step'] == 17
         assert got['broken off'][name]['losses'] == pytest.approx(want, **NEAR)
         assert got['broken off'][name]['random'] == dict(restored=True, own=True)
+        assert (got['broken off'][name]['left'], got['broken off'][name]['rows']) == ([], 50)
 
 
 def test_minutes_end_at_one_step(runs):
