@@ -27,7 +27,7 @@ from transformer_family.image_transformer import (  # noqa: E402
 )
 from transformer_family.images import bits_per_dim  # noqa: E402
 from transformer_family.ranks import Distributed, all_told, joined, together, whole  # noqa: E402
-from transformer_family.runs import Checkpoint, resume  # noqa: E402
+from transformer_family.runs import Checkpoint, on_first, read_history, resume  # noqa: E402
 from transformer_family.saving import load  # noqa: E402
 from transformer_family.schedules import Budget  # noqa: E402
 from transformer_family.training import BitsPerToken, bits_per_character, lm_learner, seq2seq_learner  # noqa: E402
@@ -148,18 +148,32 @@ def broken_off(make, folder):
         fit(learn)
         raise AssertionError('it was not stopped')
     except KeyboardInterrupt:
-        first = summary(learn)['losses']
+        first, drawn = summary(learn)['losses'], torch.get_rng_state()
     if learn.checkpoint.hold:                       # as the end of a process would
         learn.checkpoint.hold.release()
     learn = make(cbs=[Checkpoint(folder, every=10)])
     budget = Budget(1e-2, steps=STEPS, every=25)
     learn.add_cb(budget)
-    step = resume(learn, folder)
+    torch.manual_seed(99)
+    step, again = resume(learn, folder), torch.get_rng_state()
+    random = dict(restored=again.equal(drawn), own=sum(x.equal(drawn) for x in all_told(drawn)) == 1)
     if hasattr(learn, 'progress'):
         learn.remove_cb(learn.progress)
     with learn.no_logging():
         learn.fit(budget.epochs, budget.lr)
-    return dict(step=step, losses=first + summary(learn)['losses'])
+    losses = first + summary(learn)['losses']
+    left = [p.name for p in folder.parent.glob('.*.part')]                  # one process writes
+    return dict(step=step, losses=losses, random=random, left=left, rows=len(read_history(folder/'history.csv')))
+
+
+def refused():
+    "What this process hears of an error that only the first one meets."
+    def fails():
+        raise ValueError('not here')
+    try:
+        on_first(fails)
+    except ValueError as e:
+        return str(e)
 
 
 def shared_out(cbs=()):
@@ -218,7 +232,7 @@ def everything(folder):
     if SHARES:
         halves['parted'], out['parted'] = shared_out, parted(folder/'whole')
     return out | {'broken off': {name: broken_off(make, folder/name) for name, make in halves.items()},
-                  'clock': by_the_clock()}
+                  'clock': by_the_clock(), 'refused': refused(), 'first': on_first(rank)}
 
 
 if __name__ == '__main__':

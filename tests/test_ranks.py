@@ -95,6 +95,8 @@ def test_stopped_by_one_process_and_gone_on_with(runs, name):
     for got in runs[1]:
         assert got['broken off'][name]['step'] == 17
         assert got['broken off'][name]['losses'] == pytest.approx(want, **NEAR)
+        assert got['broken off'][name]['random'] == dict(restored=True, own=True)
+        assert (got['broken off'][name]['left'], got['broken off'][name]['rows']) == ([], 50)
 
 
 def test_minutes_end_at_one_step(runs):
@@ -102,6 +104,10 @@ def test_minutes_end_at_one_step(runs):
     two = runs[1][0]['clock']
     assert len(set(two['steps'])) == 1 and two['steps'][0] > 5
     assert two['rates'][0] == two['rates'][1] and len(two['rates'][0]) == two['steps'][0]
+
+
+def test_what_the_first_meets_all_hear(runs):
+    assert [(r['refused'], r['first']) for r in runs[1]] == [('not here', 0)]*2
 
 
 @shares
@@ -168,23 +174,23 @@ def kill(p):
 
 
 @shares
-@pytest.mark.skipif(sys.platform != 'linux', reason='looks for processes in /proc')
 def test_parameters_shared_out_at_a_prompt(tmp_path):
-    "Two processes share them out and are killed; one goes on, judges and writes, since a checkpoint is whole."
+    "Two processes share them out, judge what they have together and write; one goes on, since a checkpoint is whole."
     from transformer_family.cli import tfam_eval, tfam_generate, tfam_train
     args = ['transformer_family', 'train', 'transformer', *TINY, '--batch-size', 4]
     p = start(*args, '--shard', '--out', 'run', cwd=tmp_path)
-    run = tmp_path/'run'
-    until(lambda: (run/'history.csv').exists() and len(history(run)) >= 50, p)
-    kill(p)
-    done = tfam_train(resume=run, device='cpu')
+    run, alone = tmp_path/'run', tmp_path/'alone'
     want = tfam_train('transformer', d_model=16, n_layers=1, n_heads=2, dropout=0., seq_len=16, device='cpu',
-                      eval_tokens=500, steps=60, lr=1e-3, batch_size=4, out=tmp_path/'alone')
-    assert done.run['shard'] is True
-    assert [*history(run).values()] == pytest.approx([*history(tmp_path/'alone').values()], rel=1e-3)
-    assert done.results['bits per character'] == pytest.approx(want.results['bits per character'], rel=1e-3)
-    assert tfam_eval(run)['bits per character'] == done.results['bits per character']
-    assert tfam_generate(run, n=9, temperature=0.) == tfam_generate(tmp_path/'alone', n=9, temperature=0.)
+                      eval_tokens=500, steps=60, lr=1e-3, batch_size=4, out=alone)
+    out = finish(p)
+    assert p.returncode == 0, out
+    assert [*history(run).values()] == pytest.approx([*history(alone).values()], rel=1e-3)
+    got = json.loads((run/'report.json').read_text())['bits per character']
+    assert got == pytest.approx(want.results['bits per character'], rel=1e-3)
+    assert tfam_eval(run)['bits per character'] == pytest.approx(got, rel=1e-5)
+    assert tfam_generate(run, n=9, temperature=0.) == tfam_generate(alone, n=9, temperature=0.)
+    done = tfam_train(resume=run, device='cpu', steps=62)
+    assert done.run['shard'] is True and list(history(run)) == list(range(1, 63))
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='looks for processes in /proc')

@@ -1,10 +1,13 @@
-"""A loss that is no number on one of two processes stops both, at the same step."""
+"""A loss that is no number on one of two processes stops both, at the same step; a signal asks a training to stop."""
 import itertools
 import math
 import multiprocessing
 import os
+import signal
 import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +16,7 @@ from fastai.callback.core import Callback
 from transformer_family.core import rank
 from transformer_family.data import lm_dls
 from transformer_family.ranks import joined
+from transformer_family.runs import stop_gently
 from transformer_family.training import StopOnNaN, lm_learner
 from transformer_family.transformer import TransformerLM
 
@@ -81,3 +85,26 @@ def test_all_stop_where_one_must(ends, case):
     assert other == (why, step, whole)
     assert step == at and 'the loss became nan' in why
     assert whole == (every == 1)                # seen at once, nothing is lost
+
+
+@pytest.mark.parametrize('first', [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_asks_the_second_interrupts(first):
+    "Afterwards all is as it was; a training in another thread leaves signals alone."
+    def get(*signals):
+        with stop_gently(checkpoint):
+            for x in signals:
+                signal.raise_signal(x)
+    checkpoint, both = SimpleNamespace(stop=False), (signal.SIGINT, signal.SIGTERM)
+    usual = lambda *_: None                                                                     # noqa: E731
+    before = [signal.signal(x, usual) for x in both]
+    try:
+        get(first)
+        assert checkpoint.stop
+        with pytest.raises(KeyboardInterrupt):
+            get(first, signal.SIGINT)
+        with ThreadPoolExecutor() as other:
+            other.submit(get).result()
+        assert [signal.getsignal(x) for x in both] == [usual]*2
+    finally:
+        for x, was in zip(both, before):
+            signal.signal(x, was)

@@ -98,7 +98,7 @@ def last_words(
         if stopped: return
         signal.signal(signal.SIGTERM, signal.SIG_DFL)      # as a launcher ends the others
         time.sleep(5)                    # where the first one fails as well, it says so
-    print(f'{Path(sys.argv[0]).stem}: {text}', file=sys.stderr)
+    print(f'{Path(sys.argv[0]).stem}: {text}', file=sys.stderr, flush=True)
 
 # %% ../nbs/69_console.ipynb #69c0000d
 def one_sentence(f):
