@@ -167,6 +167,33 @@ def test_generate_and_eval(run):
     assert 'transformer' in typed(cwd, 'tfam-models')
 
 
+@pytest.mark.parametrize('args, sentence', [
+    ('tfam-generate runs/transformer --seed 1234567890123456789012345678901', 'seed must be in'),
+    ('tfam-generate ""', "needs a name, got ''"),
+    ('tfam-eval ""', "needs a name, got ''"),
+    ('tfam-eval runs/transformer --json .', "a file needs a name, got '.'"),
+    ('tfam-train --resume runs/transformer --json none/n.json', 'could not write none/n.json'),
+])
+def test_what_else_is_mistyped(run, args, sentence):
+    err = typed(run[0], *shlex.split(args), rc=1)
+    assert sentence in err and len(err.splitlines()) == 1
+
+
+def test_files_are_as_open_as_any_other(run, tmp_path):
+    "What the umask allows, weights too."
+    (tmp_path/'any').touch()
+    modes = {p.stat().st_mode for p in (run[0]/'runs'/'transformer').iterdir()}
+    assert modes == {(tmp_path/'any').stat().st_mode}
+
+
+def test_nobody_listens(run):
+    "A shell that has closed standard output or standard error."
+    for closing in ('>&-', '2>&-'):
+        p = subprocess.run(['bash', '-c', f'{BIN}/tfam-eval runs/transformer {closing}'], cwd=run[0],
+                           env=environment(), capture_output=True)
+        assert p.returncode == 0 and p.stderr == b'', p
+
+
 def test_same_seed_same_curve(run, cwd):
     typed(cwd, 'tfam-train', '--steps', 30, '--seed', 5, *SMALL)
     one, two = ([line.split(',')[2:] for line in
@@ -209,6 +236,15 @@ def test_ctrl_c_keeps_the_step(cwd):
     assert len(sound(cwd / 'run')) > 50
 
 
+def as_others(cwd, name, *args):
+    "Run a command as root without what root may do to the files of others, or to closed ones."
+    if not shutil.which('setpriv'):
+        pytest.skip('nothing is closed to root')
+    cmd = ['setpriv', '--bounding-set=-dac_override,-dac_read_search', BIN/name, *map(str, args)]
+    p = subprocess.run(cmd, cwd=cwd, env=environment(), text=True, capture_output=True, timeout=300)
+    return p.returncode, p.stdout, p.stderr
+
+
 @pytest.mark.parametrize('args, sentence', [
     ('--data empty.txt', 'byte'),
     ('--data one.txt', 'byte'),
@@ -235,11 +271,18 @@ def test_ctrl_c_keeps_the_step(cwd):
     ('--data book.txt --args bias=maybe', 'bias must be True or False'),
     ('--data pydocc', 'did you mean pydoc?'),
     ('--data book.txt --steps 5 --minutes 1', 'not both'),
-    ('--data locked.txt', 'locked.txt'),
+    ('--data locked.txt', 'locked.txt cannot be read: permission denied'),
     ('--data loop.txt', 'loop'),
     ('--data pipe', 'pipe'),
     ('--data /dev/zero', 'device'),
-    ('--data book.txt --out closed/r', 'closed'),
+    ('--data book.txt --out closed/r', 'closed/r cannot be made: Permission denied'),
+    ('--data book.txt --out book.txt/r', 'book.txt/r cannot be made: a file is in the way'),
+    ('--data book.txt --out /', "needs a name, got '/'"),
+    ('--data book.txt --n-layers 100000000', 'n_layers must be at most 10,000'),
+    ('--data book.txt --json ""', "a file needs a name, got '.'"),
+    ('--data book.txt --json none/n.json', 'could not write none/n.json'),
+    ('gtrxl --env ""', "env needs a name, got ''"),
+    ('gtrxl --env t-mzae', 'did you mean t-maze?'),
     ('--resume nowhere', 'has no config.json'),
 ])
 def test_bad_input_is_one_sentence(cwd, args, sentence):
@@ -248,12 +291,13 @@ def test_bad_input_is_one_sentence(cwd, args, sentence):
     (cwd / 'taken').mkdir()
     (cwd / 'loop.txt').symlink_to('loop.txt')
     os.mkfifo(cwd / 'pipe')
+    run = ran
     if os.geteuid() == 0 and ('locked' in args or 'closed' in args):
-        pytest.skip('nothing is closed to root')
+        run = as_others
     (cwd / 'locked.txt').touch(0)
     (cwd / 'closed').mkdir(0o500)
     before = sorted(cwd.rglob('*'))
-    err = typed(cwd, 'tfam-train', *shlex.split(args), rc=1)
+    err = typed(cwd, 'tfam-train', *shlex.split(args), rc=1, run=run)
     assert sentence in err and err.startswith('tfam-train: ') and len(err.splitlines()) == 1
     assert sorted(cwd.rglob('*')) == before
 

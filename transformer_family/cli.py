@@ -14,7 +14,8 @@ from inspect import signature
 from pathlib import Path
 from textwrap import fill
 
-from .console import command, pick_device, show, typed_arguments
+from .console import (
+    check_place, command, pick_device, show, typed_arguments)
 
 # %% ../nbs/70_cli.ipynb #1c25f3f6
 catalog = '''
@@ -65,9 +66,10 @@ def model_named(
 )->str: # as the zoo spells it
     "A model that can be trained; `Transformer-XL` is found, `trasnformer` gets a hint."
     from transformer_family.core import did_you_mean
-    name = str(typed).lower().replace('-', '_')
+    name = str(typed).lower().replace('-', '_').replace(' ', '_')
     if name in names: return name
-    raise ValueError(f"there is no model {typed!r} to train{did_you_mean(name, names)}; choose "
+    hint = did_you_mean(name, names).replace('_', '-')
+    raise ValueError(f"there is no model {typed!r} to train{hint}; choose "
                      f"from {', '.join(n.replace('_','-') for n in names)}")
 
 def chosen(f, task, given):
@@ -150,6 +152,7 @@ def tfam_train(
     given = {k: x for k,x in locals().items() if x is not None and x is not False}
     if model is not None: model_named(model)
     path,device = given.pop('json', None), pick_device(given.pop('device', None))
+    check_place(path)
     from transformer_family.ranks import joined
     with joined(): run = (go_on if 'resume' in given else begin)(device, **given)
     if path is not None: show(run.results, path)
@@ -203,7 +206,8 @@ def tfam_eval(
     json:str=None # Write the numbers to this file; - prints them as json
 ):
     "Bits per character of a text, or how good translations are, under a trained model."
-    task,model = opened(run, pick_device(device), data)
+    device = pick_device(device); check_place(json)
+    task,model = opened(run, device, data)
     if data is None and not task.run:
         raise ValueError(f"{run} does not say what it was trained on: name a text with "
                          f"--data")

@@ -10,8 +10,10 @@ __all__ = ['together', 'join_group', 'joined', 'told', 'any_rank', 'summed', 'al
 
 # %% ../nbs/04e_ranks.ipynb #922cee96
 import os
+import warnings
 from contextlib import contextmanager
 from datetime import timedelta
+from inspect import signature
 
 import torch
 import torch.distributed as dist
@@ -34,7 +36,10 @@ def join_group()->bool: # whether this call did it
     cuda = torch.cuda.is_available()
     if cuda: torch.cuda.set_device(int(os.environ.get('LOCAL_RANK', rank())))
     backend = 'cpu:gloo,cuda:nccl' if cuda else 'gloo'
-    dist.init_process_group(backend, timeout=timedelta(hours=6))    # rank 0 may report
+    try: dist.init_process_group(backend, timeout=timedelta(hours=6))  # rank 0 may report
+    except ValueError as e:
+        raise ValueError(f"WORLD_SIZE says {world_size()} processes, but {e}: start with "
+                         f"torchrun, or unset it") from e
     return True
 
 @contextmanager
@@ -113,7 +118,8 @@ class Distributed(Callback):
 
     def after_fit(self): self.learn.model = unwrap(self.model)
 
-_wrapping = dict(broadcast_buffers=False)       # they are constants
+_syncs = [n for n in signature(DistributedDataParallel).parameters if 'sync_buf' in n]
+_wrapping = {(_syncs or ['broadcast_buffers'])[0]: False}       # they are constants
 
 @patch
 def after_loss(self:Distributed):
@@ -148,6 +154,7 @@ def share_parameters(
     "Leave to each process its part of every layer; before there is an optimiser."
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
+    warnings.filterwarnings('ignore', 'FSDP2-wrapped module')     # no layer adds in place
     kind = next(model.parameters()).device.type
     if kind == 'cpu' and not hasattr(torch.cpu.Stream, 'record_event'):
         raise ValueError(f"torch {torch.__version__} cannot share out parameters on the "

@@ -50,6 +50,15 @@ def _locked(path):
         except FileNotFoundError: pass                # it ended with its owner: once more
         f.close()
 
+def _taken(path, folder):
+    "The same, in a folder that is made if need be; an error names what one asked for."
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return _locked(path)
+    except OSError as e:
+        why = 'a file is in the way' if isinstance(e, FileExistsError) else e.strerror
+        raise OSError(e.errno, f"{folder} cannot be made: {why}") from e
+
 # %% ../nbs/05c_runs.ipynb #3a62a4d7
 class Busy(ValueError):
     "Another process is at work in a folder."
@@ -61,13 +70,11 @@ class Hold:
         at = Path(folder).absolute()
         self.path = at.with_name(f'.{at.name}.lock')
         self.made = [p for p in at.parents if not p.exists()]
-        at.parent.mkdir(parents=True, exist_ok=True)
         if again and self.path in Hold.mine: Hold.mine[self.path].release()
-        self.file = _locked(self.path)
-        if self.file is None:
+        if not (file := _taken(self.path, folder)):
             raise Busy(f"another process is at work in {folder}: wait until it is done, "
                        f"or choose another folder")
-        Hold.mine[self.path] = self
+        self.file,Hold.mine[self.path] = file,self
         sweep(at)
 
     def release(self):
@@ -199,11 +206,12 @@ def on_first(f):
 @patch
 def before_fit(self:Checkpoint):
     "Take the folder; write it at step 0."
-    self.stop,self.stepped,self.held = False,False,self.hold is None
+    self.stepped,self.held = False,self.hold is None
     on_first(self.take); self.watch.start(); self.written_at = self.watch.seconds
     if self.known: return
     part = self.folder.with_name(f'.{self.folder.name}.{os.getpid()}.part')
-    self.write(part)
+    try: self.write(part)
+    except BaseException: shutil.rmtree(part, ignore_errors=True); raise
     if rank() == 0: os.rename(part, self.folder)
     self.known = True
 
@@ -332,7 +340,7 @@ def after_batch(self:Checkpoint):
     stop,late = any_rank(self.stop, now - self.written_at > self.within)
     last = self.iter + 1 == self.n_iter                        # then `after_epoch` writes
     if stop or (late or self.step % self.every == 0) and not last: self.write()
-    if stop: raise KeyboardInterrupt
+    if stop: self.stop = False; self.after_fit(); raise KeyboardInterrupt
 
 @patch
 def after_epoch(self:Checkpoint):
@@ -442,7 +450,7 @@ def stop_gently(checkpoint):
     def ask(sig, frame):
         checkpoint.stop = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    old = {}
+    old,checkpoint.stop = {},False
     for sig in (signal.SIGINT, signal.SIGTERM):
         try: old[sig] = signal.signal(sig, ask)
         except ValueError: pass                # not the main thread: leave signals alone
@@ -455,8 +463,9 @@ class Run:
     "A training that holds its folder from its first moment."
     task,learn,results,hold,_whole = None,None,None,None,None
     def __init__(self, folder):
-        if not str(folder): raise ValueError("the folder of a run needs a name, got ''")
         self.folder = Path(folder)
+        if not str(folder) or not self.folder.absolute().name:
+            raise ValueError(f"the folder of a run needs a name, got {str(folder)!r}")
         on_first(self._take)
 
     def _take(self): self.hold = Hold(self.folder)
@@ -534,6 +543,7 @@ def fit(self:Run)->Run:
     lines = nullcontext() if sys.stdout.isatty() and not rank() else learn.no_logging()
     with stop_gently(learn.checkpoint), bars, lines:
         while budget.spent < 1: learn.fit(budget.epochs, budget.lr)
+        if any_rank(learn.checkpoint.stop): raise KeyboardInterrupt    # after all steps
     return self
 
 # %% ../nbs/05c_runs.ipynb #90ccc148

@@ -178,6 +178,6 @@ def load_state_dict(self:Budget, state):
     if not same and (self.steps or math.inf) <= step or (
             not same and 60*(self.minutes or math.inf) <= seconds):
         raise Spent(f"{step} steps and {seconds/60:.3g} minutes are done: ask for more "
-                    f"than that")
+                    f"steps or minutes than that")
 
 PLAN = 'lr','steps','minutes'           # another of them is another schedule
