@@ -201,7 +201,7 @@ def tfam_eval(
     run:str, # Folder of a run, or of a saved model
     data:str=None, # A named corpus (its test split) or a file (default: the run's own)
     beam:int=None, # Of a translation: hypotheses side by side
-    eval_tokens:int=None, # Tokens to judge by (default: the run's; all of other data)
+    eval_tokens:int=None, # Tokens to judge by (default: the run's, or all of other data)
     device:str=None, # cpu, cuda, … (default: CUDA if there is one)
     json:str=None # Write the numbers to this file; - prints them as json
 ):

@@ -118,7 +118,7 @@ def place(cls:Task, data)->str:
     "A name as it is; a path from the root on, so that it means the same elsewhere."
     if not data: raise ValueError("data needs a name or a path, got ''")
     if data in cls.known: return data
-    path = Path(data).expanduser().absolute()
+    path = Path(os.path.abspath(Path(data).expanduser()))
     if not os.path.lexists(path) and (hint := did_you_mean(data, cls.known)):
         raise FileNotFoundError(f"no file {data}{hint}: give the path of one, or a name "
                                 f"out of {', '.join(cls.known)}")
