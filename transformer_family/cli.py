@@ -189,7 +189,8 @@ def tfam_generate(
     device:str=None # cpu, cuda, … (default: CUDA if there is one)
 ):
     "Let a trained model continue a text, translate standard input, or draw pictures."
-    given = dict(locals()); run,device = given.pop('run'), pick_device(given.pop('device'))
+    given = dict(locals()); run = given.pop('run')
+    device = pick_device(given.pop('device'))
     from transformer_family.runs import say
     task,model = opened(run, device)
     made = chosen(partial(task.generate, model), task, given)
